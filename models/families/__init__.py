@@ -1,0 +1,1 @@
+"""The names and quirks of each family of models."""

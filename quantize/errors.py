@@ -1,0 +1,38 @@
+"""What can go wrong while quantizing. The application maps these to its exit codes.
+
+QuantizeError
+├── BadRequest         options that contradict each other or the source
+├── SourceNotFound     no checkpoint at that path
+├── OutputExists       refused without --force
+├── NotEnoughDisk
+├── NotEnoughMemory
+└── NativeFailure      llama.cpp refused or crashed
+"""
+
+
+class QuantizeError(Exception):
+    """A quantization can't be done. The message is one line: what is wrong, where, and what to do."""
+
+
+class BadRequest(QuantizeError):
+    """The options contradict each other, or don't fit the source."""
+
+
+class SourceNotFound(QuantizeError):
+    """There is no checkpoint at that path."""
+
+
+class OutputExists(QuantizeError):
+    """The output is there already, and replacing it was not asked for."""
+
+
+class NotEnoughDisk(QuantizeError):
+    """The result would not fit on the disk."""
+
+
+class NotEnoughMemory(QuantizeError):
+    """The run would not fit in memory."""
+
+
+class NativeFailure(QuantizeError):
+    """llama.cpp refused the job, or its process crashed."""

@@ -1,0 +1,1 @@
+"""The files that results are written to."""
