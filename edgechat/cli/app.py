@@ -1,0 +1,118 @@
+"""The command line as a whole: which commands there are.
+
+A command is a module of this folder with a Typer app named `app`: one function, or several where the
+command has verbs. It is listed in COMMANDS, and imported only when it is called, so that
+`edgechat --help` costs nothing. A command raises; how that reaches the shell is decided in failures.py
+alone. To end with a code without a message, a command raises `typer.Exit(code)`.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, NoReturn
+
+import typer
+import typer.core
+
+from edgechat.cli import failures
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command, without its module."""
+
+    name: str
+    module: str
+    help: str
+    """One line."""
+
+
+COMMANDS = (
+    Command("chat", "edgechat.cli.chat", "Talk to a model in the terminal."),
+    Command("ask", "edgechat.cli.ask", "Answer one prompt, for pipes and scripts."),
+    Command("models", "edgechat.cli.models", "List, show and verify the models on this machine."),
+    Command("quantize", "edgechat.cli.quantize", "Turn a checkpoint into a model that runs here."),
+    Command("eval", "edgechat.cli.eval", "Measure a model's perplexity on a text."),
+    Command("doctor", "edgechat.cli.doctor", "Say what this machine can do, and what is amiss."),
+)
+
+
+class LazyGroup(typer.core.TyperGroup):
+    """Commands that are imported when they are called, and not to be listed."""
+
+    def __init__(self, **attributes: Any) -> None:
+        """List every command by its name and its line of help alone."""
+        super().__init__(**attributes)
+        for command in COMMANDS:
+            self.add_command(typer.core.TyperCommand(command.name, help=command.help))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command that the arguments name, imported."""
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, listed if name is None else load_command(name), rest
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run, and tell a reader that went away from other trouble, which Typer does not."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise failures.ReaderGone from error
+
+
+def load_command(name: str) -> Any:
+    """Import a command's module.
+
+    Returns:
+        A Typer command or group.
+    """
+    (command,) = (one for one in COMMANDS if one.name == name)
+    loaded = typer.main.get_command(importlib.import_module(command.module).app)
+    loaded.name = name
+    return loaded
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from edgechat import __version__
+
+        typer.echo(f"edgechat {__version__}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    cls=LazyGroup, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}
+)
+
+
+@app.callback(epilog="`edgechat` alone opens the chat with the starter model.")
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Run a language model on the machine in front of you, offline."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: what follows the program's name.
+
+    Returns:
+        What to answer to the shell.
+    """
+    if not arguments:
+        arguments = ["chat"] if sys.stdin.isatty() and sys.stdout.isatty() else ["--help"]
+    try:
+        code = typer.main.get_command(app).main(list(arguments), prog_name="edgechat", standalone_mode=False)
+        sys.stdout.flush()
+    except BaseException as error:
+        return failures.report(error)
+    return code if isinstance(code, int) else 0
+
+
+def run() -> NoReturn:
+    """Run the command line on the process's own arguments, and end."""
+    sys.exit(main(sys.argv[1:]))

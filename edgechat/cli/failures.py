@@ -1,0 +1,76 @@
+"""How a run of the command line ends when it fails: the line on stderr, and the exit code."""
+
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import typer
+from typer.exceptions import TyperException
+
+from edgechat import errors
+from edgechat.cli.output import one_line
+from edgechat.errors import ExitCode
+
+
+class ReaderGone(Exception):
+    """Nobody reads our output any more (`| head`): a reason to stop, not a failure."""
+
+
+def report(error: BaseException) -> int:
+    """Say what went wrong, in one line on stderr.
+
+    Returns:
+        The exit code.
+    """
+    code, message = _verdict(error)
+    if os.environ.get("EDGECHAT_DEBUG") and message:
+        traceback.print_exception(error, file=sys.stderr)
+    if isinstance(error, ReaderGone | BrokenPipeError):
+        _close_output()
+    elif message:
+        print(f"edgechat: {one_line(message)}", file=sys.stderr)
+    return code
+
+
+def _verdict(error: BaseException) -> tuple[int, str]:
+    """The exit code, and what to say; "" where there is nothing to say."""
+    if isinstance(error, SystemExit):
+        return (error.code, "") if isinstance(error.code, int) else (ExitCode.DONE, "")
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return ExitCode.INTERRUPTED, ""
+    if isinstance(error, ReaderGone | BrokenPipeError):
+        return ExitCode.DONE, ""
+    if isinstance(error, TyperException):
+        return ExitCode.USAGE, _usage(error)
+    if isinstance(error, Exception) and (ours := errors.from_exception(error)) is not None:
+        return ours.code, str(ours)
+    return ExitCode.BUG, f"a bug of edgechat: {type(error).__name__}: {error}. {_write_trace(error)}"
+
+
+def _usage(error: TyperException) -> str:
+    """Typer's message, with what to type to learn more."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "edgechat"
+    return f"{error.format_message().rstrip('.')}; see: {command} --help"
+
+
+def _write_trace(error: BaseException) -> str:
+    """Write the traceback into the log folder, and say where."""
+    from edgechat import __version__, paths
+
+    try:
+        path: Path = paths.log_dir() / f"bug-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+        text = "".join(traceback.format_exception(error))
+        paths.write_atomic(path, f"edgechat {__version__}, Python {sys.version}\n{text}".encode())
+    except (OSError, errors.EdgechatError) as trouble:
+        return f"Its trace could not be written ({trouble}); EDGECHAT_DEBUG=1 shows it"
+    return f"Its trace is in {path}"
+
+
+def _close_output() -> None:
+    """Point stdout at nothing, so that Python's own flush at the end stays quiet too."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    os.close(nothing)

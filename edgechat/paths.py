@@ -1,0 +1,111 @@
+"""Where our files live. EDGECHAT_HOME moves all of them into one folder."""
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+from edgechat.errors import UsageError
+
+Kind = Literal["config", "data", "cache", "state", "log"]
+
+PRIVATE_FOLDER = 0o700
+PRIVATE_FILE = 0o600
+
+
+def config_dir() -> Path:
+    """The folder of config.toml."""
+    return _folder("config")
+
+
+def data_dir() -> Path:
+    """The folder of what the person would miss: conversations, models."""
+    return _folder("data")
+
+
+def cache_dir() -> Path:
+    """The folder of what can be made again."""
+    return _folder("cache")
+
+
+def state_dir() -> Path:
+    """The folder of what is remembered between runs, such as the last model used."""
+    return _folder("state")
+
+
+def log_dir() -> Path:
+    """The folder of the engine's log and of the traces of our bugs."""
+    return _folder("log")
+
+
+def config_file() -> Path:
+    """The settings; the file need not exist."""
+    return config_dir() / "config.toml"
+
+
+def private_folder(path: Path) -> Path:
+    """Make a folder that only its owner can read, with its parents.
+
+    Raises:
+        UsageError: it can't be made.
+    """
+    try:
+        path.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"can't make the folder {path} ({error.strerror or error}): "
+            "set EDGECHAT_HOME to a folder that can be written"
+        ) from error
+    return path
+
+
+def open_private(path: Path, flags: int) -> int:
+    """A file descriptor of a file that only its owner can read; `flags` as for `os.open`."""
+    return os.open(path, flags | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), PRIVATE_FILE)
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all: a reader sees the old content or the new, also after a power cut.
+
+    Raises:
+        OSError: it can't be written; the old content is as it was.
+    """
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # made 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    """Make a rename in this folder durable, where the system lets a folder be synced."""
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _folder(kind: Kind) -> Path:
+    home = os.environ.get("EDGECHAT_HOME", "")
+    if home:
+        return private_folder(private_folder(Path(home).expanduser()) / kind)
+    import platformdirs
+
+    path = {
+        "config": platformdirs.user_config_path,
+        "data": platformdirs.user_data_path,
+        "cache": platformdirs.user_cache_path,
+        "state": platformdirs.user_state_path,
+        "log": platformdirs.user_log_path,
+    }[kind]("edgechat", appauthor=False)
+    return private_folder(path)

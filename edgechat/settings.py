@@ -1,0 +1,200 @@
+"""The person's settings, from config.toml.
+
+Each field's description is a sentence for the person; the documentation is generated from them.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from edgechat.errors import UsageError
+from edgechat.records import KVType, LoadSettings, SamplingSettings
+
+
+class ChatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[chat]: the terminal app."""
+
+    model: Annotated[str, Meta(description="Model that is used where none is named.")] = "starter"
+    theme: Annotated[Literal["dark", "light"], Meta(description="Colours of the terminal app.")] = "dark"
+    system_prompt: Annotated[
+        str, Meta(description="System prompt of new conversations; empty for the model's own.")
+    ] = ""
+
+
+class SamplingSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[sampling]: how the next token is drawn."""
+
+    temperature: Annotated[
+        float, Meta(ge=0, le=100, description="Higher is more varied; 0 takes the likeliest token.")
+    ] = 0.8
+    top_k: Annotated[
+        int, Meta(ge=0, le=2**31, description="Keep this many of the likeliest tokens; 0 keeps all.")
+    ] = 40
+    top_p: Annotated[
+        float, Meta(ge=0, le=1, description="Keep the likeliest tokens up to this share of probability.")
+    ] = 0.95
+    min_p: Annotated[
+        float, Meta(ge=0, le=1, description="Drop tokens less likely than this share of the likeliest.")
+    ] = 0.05
+    repetition_penalty: Annotated[
+        float, Meta(ge=0.01, le=10, description="Above 1, tokens that were used become less likely.")
+    ] = 1.0
+    max_tokens: Annotated[
+        int, Meta(ge=0, le=2**31, description="Longest answer in tokens; 0 for no limit but the context.")
+    ] = 0
+
+    def settings(self, **changed: Any) -> SamplingSettings:
+        """As the engine takes them, with what the command line gives in place of the file's.
+
+        Args:
+            changed: fields of SamplingSettings; None leaves the file's value.
+
+        Raises:
+            UsageError: a value is out of its range.
+        """
+        values = {name: getattr(self, name) for name in self.__struct_fields__ if name != "max_tokens"}
+        values |= {name: value for name, value in changed.items() if value is not None}
+        try:
+            return SamplingSettings(**values)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
+
+class EngineSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[engine]: how a model is loaded."""
+
+    ctx: Annotated[
+        int,
+        Meta(ge=0, le=2**24, description="Tokens of context; 0 for the model's own, at most 8192."),
+    ] = 0
+    threads: Annotated[
+        int, Meta(ge=0, le=512, description="Threads; 0 for the machine's physical cores.")
+    ] = 0
+    gpu_layers: Annotated[
+        int, Meta(ge=-1, le=2**31 - 1, description="Layers on the GPU; -1 for all that fit.")
+    ] = -1
+    kv_type: Annotated[
+        KVType, Meta(description="Type of the context's memory; q8_0 halves it at a small cost in quality.")
+    ] = "f16"
+
+    def load(self, path: Path, **changed: Any) -> LoadSettings:
+        """As the engine takes them, with what the command line gives in place of the file's.
+
+        Args:
+            path: the model.
+            changed: fields of LoadSettings; None leaves the file's value.
+
+        Raises:
+            UsageError: a value is out of its range.
+        """
+        values: dict[str, Any] = {
+            "n_ctx": self.ctx,
+            "n_threads": self.threads,
+            "n_gpu_layers": self.gpu_layers,
+            "kv_type": self.kv_type,
+        }
+        values |= {name: value for name, value in changed.items() if value is not None}
+        try:
+            return LoadSettings(path=str(path), **values)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
+
+class CacheSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[cache]: what is kept so that it need not be computed again."""
+
+    memory_mb: Annotated[
+        int, Meta(ge=0, le=2**20, description="Memory for the states of idle conversations, in MiB.")
+    ] = 512
+    disk_mb: Annotated[
+        int, Meta(ge=0, le=2**24, description="Disk for the states of closed conversations, in MiB.")
+    ] = 2048
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All of config.toml; each section and each key may be left out."""
+
+    chat: ChatSection = ChatSection()
+    sampling: SamplingSection = SamplingSection()
+    engine: EngineSection = EngineSection()
+    cache: CacheSection = CacheSection()
+
+
+@dataclass(frozen=True, slots=True)
+class SettingDescription:
+    """One key of config.toml, for the documentation."""
+
+    section: str
+    key: str
+    default: object
+    sentence: str
+
+
+def load(path: Path | None = None) -> Settings:
+    """The settings in a file; the defaults where there is none.
+
+    Args:
+        path: None for the person's own config.toml.
+
+    Raises:
+        UsageError: the file can't be read, or something in it is unknown or of a wrong type.
+    """
+    from edgechat import paths
+
+    path = paths.config_file() if path is None else path
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return Settings()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} can't be read: {error}") from error
+    return parse(text, str(path))
+
+
+def parse(text: str, where: str) -> Settings:
+    """The settings in a TOML text.
+
+    Args:
+        text: TOML.
+        where: the file's name, for errors.
+
+    Raises:
+        UsageError: one line that names the file and the key.
+    """
+    try:
+        return msgspec.convert(tomllib.loads(text), Settings)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{where} is not TOML: {error}") from error
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{where}: {_plain(str(error))}") from error
+
+
+def describe() -> Iterator[SettingDescription]:
+    """Every key, in the file's order."""
+    for section, kind in get_type_hints(Settings).items():
+        hints = get_type_hints(kind, include_extras=True)
+        for key, default in zip(kind.__struct_fields__, kind.__struct_defaults__, strict=True):
+            (meta,) = hints[key].__metadata__
+            yield SettingDescription(section, key, default, meta.description)
+
+
+def _plain(message: str) -> str:
+    """msgspec's message with the key first: "engine.ctx: expected `int`, got `str`"."""
+    what, _, where = message.partition(" - at `$")
+    key = where.strip("`").lstrip(".")
+    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", what)
+    if unknown:
+        name = f"{key}.{unknown[1]}" if key else unknown[1]
+        known = (
+            [f"{one.section}.{one.key}" for one in describe()] if key else list(Settings.__struct_fields__)
+        )
+        close = difflib.get_close_matches(name, known, n=1)
+        return f"{name} is not a setting" + (f"; did you mean {close[0]}?" if close else "")
+    return f"{key}: {what[:1].lower()}{what[1:]}"

