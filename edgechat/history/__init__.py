@@ -1,1 +1,19 @@
-"""Conversations, in SQLite."""
+"""Conversations, in SQLite with full-text search."""
+
+from edgechat.history.errors import ConversationGone, DamagedHistory, HistoryError
+from edgechat.history.opening import OpenedHistory, open_history
+from edgechat.history.records import Conversation, Found, SavedMessage, Status
+from edgechat.history.store import HistoryStore
+
+__all__ = [
+    "Conversation",
+    "ConversationGone",
+    "DamagedHistory",
+    "Found",
+    "HistoryError",
+    "HistoryStore",
+    "OpenedHistory",
+    "SavedMessage",
+    "Status",
+    "open_history",
+]

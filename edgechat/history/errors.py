@@ -1,0 +1,17 @@
+"""What can go wrong with the saved conversations."""
+
+from edgechat.errors import EdgechatError, ExitCode, NotFoundError
+
+
+class HistoryError(EdgechatError):
+    """The database can't be read or written: a full disk, missing rights, a newer edgechat's file."""
+
+    code = ExitCode.RESOURCES
+
+
+class DamagedHistory(HistoryError):
+    """The file is no database of ours any more."""
+
+
+class ConversationGone(NotFoundError):
+    """Another program deleted the conversation."""

@@ -1,0 +1,62 @@
+"""What a saved conversation consists of."""
+
+from enum import StrEnum
+
+import msgspec
+
+from edgechat.records import Timings
+from models.chat import Role
+
+
+class Status(StrEnum):
+    """How far a message has come."""
+
+    PARTIAL = "partial"
+    """Being written; or the app was killed while it was."""
+    COMPLETE = "complete"
+    """Whole."""
+    STOPPED = "stopped"
+    """The person stopped it."""
+    LENGTH = "length"
+    """Cut at the limit on tokens or at the end of the context."""
+    FAILED = "failed"
+    """The engine died before it was whole."""
+
+
+class SavedMessage(msgspec.Struct, frozen=True):
+    """One message, as it is in the database."""
+
+    id: int
+    conversation_id: int
+    role: Role
+    content: str
+    status: Status
+    model: str
+    """The model that wrote it; "" for the person's messages."""
+    created: float
+    """Seconds since the epoch."""
+    n_tokens: int = 0
+    """Tokens of the answer."""
+    n_context: int = 0
+    """Tokens of context in use after it."""
+    timings: Timings | None = None
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """One conversation, without its messages."""
+
+    id: int
+    title: str
+    model: str
+    system_prompt: str
+    created: float
+    updated: float
+    n_messages: int = 0
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A conversation that a search found."""
+
+    conversation: Conversation
+    excerpt: str = ""
+    """Text around the match; "" where the title matched, or nothing was searched for."""
