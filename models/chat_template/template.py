@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from functools import cached_property
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from jinja2 import Template
 
@@ -20,21 +21,22 @@ _PROBE = "Zqxsentinel"
 """Text that no template writes by itself. Letters only, so that no filter changes it."""
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateNote:
+class TemplateNote(StrEnum):
     """What was changed in a conversation so that the template takes it."""
 
-    kind: Literal["system_folded", "turns_folded"]
-    text: str
-    """A sentence for the person."""
+    SYSTEM_FOLDED = "system_folded"
+    TURNS_FOLDED = "turns_folded"
+
+    @property
+    def sentence(self) -> str:
+        """What the person is told."""
+        return _SENTENCES[self]
 
 
-SYSTEM_FOLDED = TemplateNote(
-    "system_folded", "This model takes no system prompt: it was put in front of your first message."
-)
-TURNS_FOLDED = TemplateNote(
-    "turns_folded", "This model takes no two messages of one side in a row: they were joined into one."
-)
+_SENTENCES = {
+    TemplateNote.SYSTEM_FOLDED: "This model takes no system prompt: it was put in front of your first message.",
+    TemplateNote.TURNS_FOLDED: "This model takes no two messages of one side in a row: they were joined.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class ChatTemplate:
             )
         self._template = self._limited("compiled", self._compile)
 
-    def render(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> Rendered:
+    def render(self, messages: Sequence[ChatMessage], add_generation_prompt: bool = True) -> Rendered:
         """The conversation as text, with the head of the model's answer where `add_generation_prompt`.
 
         Raises:
@@ -91,11 +93,11 @@ class ChatTemplate:
         notes = []
         if has_system(messages) and self.refuses_system:
             if any(message.role == "system" and message.content.strip() for message in messages):
-                notes.append(SYSTEM_FOLDED)
+                notes.append(TemplateNote.SYSTEM_FOLDED)
             messages = fold_system(messages)
         if has_repeated_roles(messages) and self.refuses_repeated_roles:
             messages = fold_turns(messages)
-            notes.append(TURNS_FOLDED)
+            notes.append(TemplateNote.TURNS_FOLDED)
         return Rendered(self._render(messages, add_generation_prompt), tuple(notes))
 
     @cached_property
