@@ -71,7 +71,18 @@ class LazyArray:
         """
         if self.type is ValueType.STRING:
             return [raw.decode("utf-8", "replace") for raw in self.read_bytes()]
-        return list(struct.unpack(f"<{self.count}{SCALARS[self.type].format[-1]}", self._raw()))
+        return list(self.read_numbers())
+
+    def read_numbers(self) -> tuple[int | float, ...]:
+        """All elements of an array of numbers.
+
+        Raises:
+            BrokenModelFile: the file has changed since its header was read.
+            TypeError: the elements are strings.
+        """
+        if self.type is ValueType.STRING:
+            raise TypeError("an array of strings, not of numbers")
+        return struct.unpack(f"<{self.count}{SCALARS[self.type].format[-1]}", self._raw())
 
     def read_bytes(self) -> list[bytes]:
         """All elements of an array of strings, undecoded.

@@ -1,0 +1,193 @@
+"""The numbers that say how a model is built, checked before llama.cpp's assertions meet them."""
+
+import math
+from dataclasses import dataclass
+
+from models import architectures as known
+from models.errors import BrokenModelFile, UnsupportedModel
+from models.gguf import AGAIN, GGUFHeader, LazyArray, Value, ValueType
+
+MAX_LAYERS = 512
+MAX_EXPERTS = 1024
+MAX_CONTEXT = 2**30
+MAX_WIDTH = 2**20
+MAX_HEADS = 2**14
+MAX_HEAD_WIDTH = 2**14
+ROPE_SCALINGS = frozenset({"none", "linear", "yarn", "longrope"})
+# llama.cpp requires rotated and whole head to be equally wide.
+ROTATE_ALL = frozenset({"llama", "deci", "falcon", "llama-embed"})
+
+
+def check_hyperparameters(header: GGUFHeader) -> None:
+    """Architecture, layers, heads, experts, rotation, context and windows are what llama.cpp can take.
+
+    Raises:
+        BrokenModelFile: a number is missing, of the wrong type, or out of range.
+        UnsupportedModel: the architecture is unknown to this llama.cpp, or is no language model.
+    """
+    facts = Facts(header)
+    _check_architecture(header)
+    layers = facts.whole("block_count", 1, MAX_LAYERS)
+    facts.whole("context_length", 1, MAX_CONTEXT)
+    width = facts.whole("embedding_length", 1, MAX_WIDTH)
+    facts.per_layer("feed_forward_length", layers, 0, MAX_WIDTH)
+    _check_heads(facts, layers, width)
+    _check_experts(facts, layers)
+    _check_rope(facts)
+    _check_windows(facts)
+    _check_next_token_layers(facts, layers)
+    for name in ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"):
+        facts.real(name, 0.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Typed access to the values under the architecture's prefix."""
+
+    header: GGUFHeader
+
+    def get(self, name: str) -> Value | None:
+        return self.header.hyper(name)
+
+    def whole(self, name: str, low: int, high: int, default: int | None = None) -> int:
+        """A UINT32 from `low` to `high`; required, unless there is a default."""
+        entry = self.header.fields.get(self.key(name))
+        if entry is None:
+            if default is None:
+                raise BrokenModelFile(f"{self.header.path} lacks {self.key(name)}: {AGAIN}")
+            return default
+        if entry.type is not ValueType.UINT32 or not isinstance(entry.value, int):
+            raise self.broken(name, f"of type {entry.type.name}, not UINT32")
+        if not low <= entry.value <= high:
+            raise self.broken(name, f"= {entry.value}: {low} to {high} are possible")
+        return entry.value
+
+    def per_layer(self, name: str, layers: int, low: int, high: int) -> list[int]:
+        """A UINT32 for all layers, or an array with one for each; [] if absent."""
+        value = self.get(name)
+        if value is None:
+            return []
+        if not isinstance(value, LazyArray):
+            return [self.whole(name, low, high)] * layers
+        if value.type not in (ValueType.UINT32, ValueType.INT32):
+            raise self.broken(name, f"an array of {value.type.name}, not of whole numbers")
+        if value.count != layers:
+            raise self.broken(name, f"with {value.count} values for {layers} layers")
+        numbers = [int(number) for number in value.read_numbers()]
+        for layer, number in enumerate(numbers):
+            if not low <= number <= high:
+                raise self.broken(name, f"= {number} in layer {layer}: {low} to {high} are possible")
+        return numbers
+
+    def real(self, name: str, low: float, high: float) -> float | None:
+        """A FLOAT32 from `low` to `high`; None if absent."""
+        entry = self.header.fields.get(self.key(name))
+        if entry is None:
+            return None
+        if entry.type is not ValueType.FLOAT32 or not isinstance(entry.value, float):
+            raise self.broken(name, f"of type {entry.type.name}, not FLOAT32")
+        if not (math.isfinite(entry.value) and low <= entry.value <= high):
+            raise self.broken(name, f"= {entry.value:g}: {low:g} to {high:g} are possible")
+        return entry.value
+
+    def key(self, name: str) -> str:
+        return f"{self.header.architecture}.{name}"
+
+    def broken(self, name: str, what: str) -> BrokenModelFile:
+        where = self.header.fields[self.key(name)].offset
+        return BrokenModelFile(f"{self.header.path} has {self.key(name)} {what} (at byte {where}): {AGAIN}")
+
+
+def _check_architecture(header: GGUFHeader) -> None:
+    entry = header.fields.get("general.architecture")
+    if entry is None:
+        raise BrokenModelFile(f"{header.path} lacks general.architecture: {AGAIN}")
+    name = entry.value
+    if not isinstance(name, str) or not name:
+        raise BrokenModelFile(
+            f"{header.path} has general.architecture of type {entry.type.name}, not a name "
+            f"(at byte {entry.offset}): {AGAIN}"
+        )
+    if name in known.NOT_LANGUAGE_MODELS:
+        raise UnsupportedModel(f"{header.path} is {known.NOT_LANGUAGE_MODELS[name]}: choose a language model")
+    if name not in known.ARCHITECTURES:
+        raise UnsupportedModel(
+            f"{header.path} is of the architecture {name[:64]!r}, which this llama.cpp doesn't know: "
+            "a newer edgechat may"
+        )
+
+
+def _check_heads(facts: Facts, layers: int, width: int) -> None:
+    architecture = facts.header.architecture
+    heads = facts.per_layer("attention.head_count", layers, 0, MAX_HEADS)
+    if architecture in known.RECURRENT:
+        return
+    if not heads:
+        raise BrokenModelFile(f"{facts.header.path} lacks {facts.key('attention.head_count')}: {AGAIN}")
+    kv_heads = facts.per_layer("attention.head_count_kv", layers, 0, MAX_HEADS) or heads
+    may_lack = architecture in known.SOME_LAYERS_WITHOUT_ATTENTION
+    for name, counts in (("attention.head_count", heads), ("attention.head_count_kv", kv_heads)):
+        if max(counts) == 0 or (min(counts) == 0 and not may_lack):
+            raise facts.broken(name, "= 0")
+    for layer, (queries, keys) in enumerate(zip(heads, kv_heads, strict=True)):
+        if keys and queries % keys:
+            raise facts.broken(
+                "attention.head_count_kv",
+                f"= {keys} in layer {layer}, which doesn't divide the {queries} heads",
+            )
+    key_width = facts.whole("attention.key_length", 1, MAX_HEAD_WIDTH, default=0)
+    facts.whole("attention.value_length", 1, MAX_HEAD_WIDTH, default=0)
+    if not key_width:
+        if heads[0] and width % heads[0]:
+            raise facts.broken(
+                "attention.head_count", f"= {heads[0]}, which doesn't divide the width {width}"
+            )
+        key_width = width // heads[0] if heads[0] else 0
+    rotated = facts.whole("rope.dimension_count", 0, MAX_HEAD_WIDTH, default=key_width)
+    if key_width and (rotated > key_width or rotated % 2):
+        raise facts.broken("rope.dimension_count", f"= {rotated}, in heads of {key_width}")
+    if architecture in ROTATE_ALL and key_width and rotated != key_width:
+        raise facts.broken("rope.dimension_count", f"= {rotated}, not the {key_width} of a head")
+
+
+def _check_experts(facts: Facts, layers: int) -> None:
+    experts = facts.whole("expert_count", 0, MAX_EXPERTS, default=0)
+    if experts <= 1 and facts.header.architecture in ("hunyuan-dense", "hunyuan_vl"):
+        return  # llama.cpp ignores what these say then
+    used = max(facts.per_layer("expert_used_count", layers, 0, MAX_EXPERTS), default=0)
+    if used > experts:
+        raise facts.broken("expert_used_count", f"= {used}, of {experts} experts")
+    if experts and not used:
+        raise facts.broken("expert_count", f"= {experts}, but none is used")
+    groups = facts.whole("expert_group_count", 0, MAX_EXPERTS, default=0)
+    groups_used = facts.whole("expert_group_used_count", 0, MAX_EXPERTS, default=0)
+    if groups and (not experts or groups >= experts):
+        raise facts.broken("expert_group_count", f"= {groups}, for {experts} experts")
+    if groups > 1 and (experts % groups or not 0 < groups_used < groups):
+        raise facts.broken("expert_group_count", f"= {groups} ({groups_used} used), for {experts} experts")
+
+
+def _check_rope(facts: Facts) -> None:
+    scaling = facts.get("rope.scaling.type")
+    if scaling is not None and (not isinstance(scaling, str) or scaling not in ROPE_SCALINGS):
+        shown = scaling[:40] if isinstance(scaling, str) else scaling
+        raise facts.broken("rope.scaling.type", f"= {shown!r}: {', '.join(sorted(ROPE_SCALINGS))} are known")
+    for name in ("rope.freq_base", "rope.freq_base_swa"):
+        base = facts.real(name, 0.0, 1e15)
+        if base == 0:
+            raise facts.broken(name, "= 0")
+    for name in ("rope.scaling.factor", "rope.scale_linear"):
+        facts.real(name, 0.0, 1e6)
+    facts.whole("rope.scaling.original_context_length", 1, MAX_CONTEXT, default=1)
+
+
+def _check_windows(facts: Facts) -> None:
+    name = "attention.sliding_window"
+    low = 1 if facts.header.architecture in known.SLIDING_WINDOW else 0
+    facts.whole(name, low, MAX_CONTEXT, default=1)
+
+
+def _check_next_token_layers(facts: Facts, layers: int) -> None:
+    extra = facts.whole("nextn_predict_layers", 0, MAX_LAYERS, default=0)
+    if extra >= layers:
+        raise facts.broken("nextn_predict_layers", f"= {extra}, of {layers} layers")
