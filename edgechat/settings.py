@@ -118,6 +118,14 @@ class CacheSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 2048
 
 
+class ModelsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[models]: where models are."""
+
+    folders: Annotated[
+        tuple[str, ...], Meta(description="Further folders whose GGUF files are found by name.")
+    ] = ()
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All of config.toml; each section and each key may be left out."""
 
@@ -125,6 +133,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sampling: SamplingSection = SamplingSection()
     engine: EngineSection = EngineSection()
     cache: CacheSection = CacheSection()
+    models: ModelsSection = ModelsSection()
 
 
 @dataclass(frozen=True, slots=True)
