@@ -1,0 +1,38 @@
+"""What the chat needs of an engine. `edgechat.engine.process.supervisor` has it; tests have a script."""
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from edgechat.engine.process.messages import Event, Generate, Loaded
+
+
+class RunningAnswer(Protocol):
+    """The events of one answer: Prefilled, Delta and Note, then Finished or Refused; iterated once."""
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        """The events; EngineCrashedError where the process dies. Leaving the loop ends the answer."""
+        ...
+
+    def cancel(self) -> None:
+        """End the answer at the engine's next step; its Finished still comes."""
+        ...
+
+
+class ChatEngine(Protocol):
+    """A model that answers, in another process."""
+
+    async def start(self) -> Loaded:
+        """Load the model.
+
+        Raises:
+            EdgechatError: it can't be loaded; another `start` tries again.
+        """
+        ...
+
+    def generate(self, request: Generate) -> RunningAnswer:
+        """Answer. Where the engine's process died before, another one is started first."""
+        ...
+
+    async def close(self) -> None:
+        """End the engine's process."""
+        ...

@@ -1,0 +1,92 @@
+"""What the controller tells whoever shows the conversation."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from edgechat.chat.entries import Entry
+
+
+class State(StrEnum):
+    """Where the turn stands."""
+
+    LOADING = "loading"
+    """The model is being loaded; questions wait."""
+    IDLE = "idle"
+    PREFILLING = "prefilling"
+    """The model reads the conversation."""
+    STREAMING = "streaming"
+    STOPPING = "stopping"
+    """The person stopped the answer; the engine is at its last step."""
+    UNAVAILABLE = "unavailable"
+    """The model could not be loaded; a question tries again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatStatus:
+    """All that a status line shows."""
+
+    state: State = State.LOADING
+    model: str = ""
+    title: str = ""
+    """The conversation's; "" for one that has not begun."""
+    progress: float | None = None
+    """Of loading or reading, 0 to 1; None while nothing is known."""
+    tokens_per_s: float | None = None
+    ttft_s: float | None = None
+    """Time to first token."""
+    n_context: int = 0
+    """Tokens of context in use."""
+    context_size: int = 0
+    """Tokens of context that there are; 0 until the model is loaded."""
+
+    @property
+    def busy(self) -> bool:
+        """An answer is under way."""
+        return self.state in {State.PREFILLING, State.STREAMING, State.STOPPING}
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Another conversation is shown."""
+
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """An entry was appended."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Grew:
+    """The last answer has more text."""
+
+    key: int
+    text: str
+    """What was added."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """An entry was replaced by one of the same key."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """An entry is gone."""
+
+    key: int
+
+
+@dataclass(frozen=True, slots=True)
+class StatusChanged:
+    """The status line has news."""
+
+    status: ChatStatus
+
+
+ChatEvent = Reset | Added | Grew | Changed | Removed | StatusChanged

@@ -1,0 +1,161 @@
+"""Saving a conversation as it goes on, so that whatever dies, at most the last second is lost."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from edgechat.chat.entries import Entry, Kind, title_of
+from edgechat.history import Conversation, ConversationGone, HistoryError, HistoryStore, Status
+from models.chat import Role
+
+INTERVAL_S = 0.4
+"""A streaming answer is written this often."""
+
+
+class Recorder:
+    """Writes one conversation at a time to the store.
+
+    A conversation gets its row with its first message. Where another app deleted it meanwhile, it is
+    saved anew. Where nothing can be saved, the chat goes on and `on_trouble` hears of it, once.
+    """
+
+    def __init__(self, store: HistoryStore, on_trouble: Callable[[str], None]) -> None:
+        self.store = store
+        self.conversation: Conversation | None = None
+        self._on_trouble = on_trouble
+        self._troubled = False
+        self._writing: asyncio.Task[None] | None = None
+        self._text: Callable[[], str] = str
+
+    def forget(self) -> None:
+        """Begin a new conversation with the next message."""
+        self.conversation = None
+
+    def add(self, entry: Entry, before: Iterable[Entry], model: str, system_prompt: str) -> list[Entry]:
+        """Append a message.
+
+        Args:
+            entry: the message.
+            before: all entries that came before it, for the case that they must be saved anew.
+            model: the conversation's model.
+            system_prompt: the conversation's system prompt.
+
+        Returns:
+            The entries whose `saved_id` changed; the new one is the last.
+        """
+        try:
+            if self.conversation is not None:
+                with contextlib.suppress(ConversationGone):
+                    return [self._insert(self.conversation, entry)]
+            everything = [e for e in (*before, entry) if e.kind is not Kind.NOTICE]
+            self.conversation = self.store.create(title_of(everything[0].text), model, system_prompt)
+            return [self._insert(self.conversation, e) for e in everything]
+        except HistoryError as error:
+            self._report(error)
+            return [entry]
+
+    def begin_answer(self, entry: Entry, text: Callable[[], str]) -> None:
+        """Write a streaming answer every INTERVAL_S, until `end_answer`.
+
+        Args:
+            entry: the answer, as `add` gave it.
+            text: what there is of it.
+        """
+        self._text = text
+        if entry.saved_id is not None:
+            self._writing = asyncio.create_task(self._keep_writing(entry.saved_id), name="save the answer")
+
+    async def end_answer(self, entry: Entry, before: Iterable[Entry], model: str, system: str) -> list[Entry]:
+        """Write an answer for the last time.
+
+        Returns:
+            As `add`.
+        """
+        if self._writing is not None:
+            self._writing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._writing
+            self._writing = None
+        return self.write(entry, before, model, system)
+
+    def write(self, entry: Entry, before: Iterable[Entry], model: str, system: str) -> list[Entry]:
+        """Write an answer as it is; what `end_answer` does, at once."""
+        if entry.saved_id is None:
+            return self.add(entry, before, model, system)
+        try:
+            self.store.write(
+                entry.saved_id,
+                entry.text,
+                status=entry.status,
+                n_tokens=entry.n_tokens,
+                n_context=entry.n_context,
+                timings=entry.timings,
+            )
+        except ConversationGone:
+            self.conversation = None
+            return self.add(entry, before, model, system)
+        except HistoryError as error:
+            self._report(error)
+        return [entry]
+
+    def supersede(self, entry: Entry) -> None:
+        """Hide a message that another takes the place of."""
+        if entry.saved_id is not None:
+            with self._reporting():
+                self.store.supersede(entry.saved_id)
+
+    def set_system_prompt(self, text: str) -> None:
+        """Save a changed system prompt, where the conversation is saved at all."""
+        if self.conversation is not None:
+            with self._reporting(), contextlib.suppress(ConversationGone):
+                self.store.update(self.conversation.id, system_prompt=text)
+
+    def _insert(self, conversation: Conversation, entry: Entry) -> Entry:
+        role: Role = "user" if entry.kind is Kind.USER else "assistant"
+        saved = self.store.add(conversation.id, role, entry.text, status=entry.status, model=entry.model)
+        entry = replace(entry, saved_id=saved.id)
+        if entry.kind is Kind.ASSISTANT and entry.status is not Status.PARTIAL:
+            self.store.write(
+                saved.id,
+                entry.text,
+                status=entry.status,
+                n_tokens=entry.n_tokens,
+                n_context=entry.n_context,
+                timings=entry.timings,
+            )
+        return entry
+
+    async def _keep_writing(self, message_id: int) -> None:
+        written = ""
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            text = self._text()
+            if text == written:
+                continue
+            # In a thread: a disk that is slow must not hold up the interface. Shielded, so that the
+            # last write of `end_answer` never overtakes this one.
+            write = asyncio.ensure_future(asyncio.to_thread(self.store.write, message_id, text))
+            try:
+                await asyncio.shield(write)
+                written = text
+            except asyncio.CancelledError:
+                with contextlib.suppress(HistoryError, ConversationGone):
+                    await write
+                raise
+            except ConversationGone:
+                return  # the last write saves everything anew
+            except HistoryError as error:
+                self._report(error)
+
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[None]:
+        try:
+            yield
+        except HistoryError as error:
+            self._report(error)
+
+    def _report(self, error: HistoryError) -> None:
+        if not self._troubled:
+            self._troubled = True
+            self._on_trouble(f"{error}. What follows may not be saved.")
