@@ -48,7 +48,7 @@ def n_tokens_within(piece: Callable[[int], bytes], tokens: Sequence[int], text: 
         if not text.startswith(characters, start):
             break
         start += len(characters)
-        if detokenizer.whole:
+        if characters and detokenizer.whole:  # a control token has no text: it counts if more follows
             agreed = count
     return agreed
 

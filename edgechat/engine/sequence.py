@@ -1,0 +1,151 @@
+"""The tokens of a conversation, as they were rendered and generated."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from edgechat.engine.detokenize import n_tokens_within, text_of
+from edgechat.engine.rendering import ChatRenderer
+from edgechat.runtimes.base import Tokenizer
+from models.chat import ChatMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A piece of the conversation's text that was tokenized in one go, or generated as one answer."""
+
+    text: str
+    tokens: tuple[int, ...]
+    generated: bool = False
+
+
+class Transcript:
+    """A conversation's text and tokens. What was tokenized or generated once keeps its tokens."""
+
+    __slots__ = ("segments",)
+
+    def __init__(self, segments: Iterable[Segment] = ()) -> None:
+        self.segments = tuple(segments)
+
+    @property
+    def tokens(self) -> list[int]:
+        """All tokens, in order."""
+        return list(chain.from_iterable(segment.tokens for segment in self.segments))
+
+    def agreed(self, text: str, piece: Callable[[int], bytes]) -> "Transcript":
+        """The beginning of this transcript that `text` begins with too.
+
+        A rendered segment agrees as a whole or not at all: a part of it could tokenize differently. Of a
+        generated one, as many tokens as agree: each was the model's own choice.
+        """
+        kept: list[Segment] = []
+        at = 0
+        for segment in self.segments:
+            if text.startswith(segment.text, at):
+                kept.append(segment)
+                at += len(segment.text)
+                continue
+            if segment.generated and (count := n_tokens_within(piece, segment.tokens, text, at)):
+                tokens = segment.tokens[:count]
+                kept.append(Segment(text_of(piece, tokens), tokens, generated=True))
+            break
+        return Transcript(kept)
+
+    @property
+    def n_characters(self) -> int:
+        """Length of the text."""
+        return sum(len(segment.text) for segment in self.segments)
+
+
+class TextTokens:
+    """Turns whole texts into tokens, with the one BOS that they need."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._bos_text = ""
+        if tokenizer.add_bos and tokenizer.bos_id is not None:
+            self._bos_text = tokenizer.name(tokenizer.bos_id)
+        # A SentencePiece vocabulary puts a space before a text; a continuation must not get one.
+        marked = tokenizer.encode("\n")
+        self._puts_space = bool(marked) and tokenizer.piece(marked[0]) == b" "
+
+    def with_bos(self, text: str) -> str:
+        """`text`, beginning with the BOS that the model wants, once."""
+        return text if text.startswith(self._bos_text) else self._bos_text + text
+
+    def extend(self, known: Transcript, text: str) -> Transcript:
+        """`known` up to where `text` (as `with_bos` gives it) differs, and the rest tokenized."""
+        kept = known.agreed(text, self._tokenizer.piece)
+        rest = text[kept.n_characters :]
+        if not rest:
+            return kept
+        tokens = self._encode(rest, first=not kept.segments)
+        return Transcript((*kept.segments, Segment(rest, tuple(tokens))))
+
+    def _encode(self, text: str, *, first: bool) -> list[int]:
+        """Tokens of a piece of a text, `first` where the text begins with it."""
+        tokenizer = self._tokenizer
+        if first and self._bos_text and tokenizer.bos_id is not None:
+            return [tokenizer.bos_id, *tokenizer.encode(text[len(self._bos_text) :], special=True)]
+        tokens = tokenizer.encode(text, special=True)
+        if self._puts_space and not first and text[0] != " " and tokenizer.piece(tokens[0]) == b" ":
+            del tokens[0]
+        return tokens
+
+    def token_at(self, transcript: Transcript, character: int) -> int:
+        """How many of the transcript's tokens lie before its `character`-th character.
+
+        A token across the border counts as after it.
+        """
+        count = 0
+        for segment in transcript.segments:
+            if character >= len(segment.text):
+                character -= len(segment.text)
+                count += len(segment.tokens)
+                continue
+            if segment.generated:
+                return count + n_tokens_within(
+                    self._tokenizer.piece, segment.tokens, segment.text[:character]
+                )
+            part = self._encode(segment.text[:character], first=segment is transcript.segments[0])
+            return count + common_prefix(part, list(segment.tokens))
+        return count
+
+
+def message_ends(renderer: ChatRenderer, messages: Sequence[ChatMessage], text: str) -> list[int | None]:
+    """Where in `text`, the rendered conversation, each message ends, in characters.
+
+    None where the template renders the beginning of a conversation differently without what follows.
+    """
+    ends: list[int | None] = []
+    for count in range(1, len(messages) + 1):
+        start = renderer.render(messages[:count], False).text
+        ends.append(len(start) if text.startswith(start) else None)
+    return ends
+
+
+_STRIDE = 256
+
+
+def common_prefix(left: list[int], right: list[int]) -> int:
+    """How many tokens both begin with."""
+    length = min(len(left), len(right))
+    at = 0
+    while at < length and left[at : at + _STRIDE] == right[at : at + _STRIDE]:
+        at += _STRIDE
+    while at < length and left[at] == right[at]:
+        at += 1
+    return min(at, length)
+
+
+@dataclass(slots=True)
+class Slot:
+    """One of the runtime's sequences, and what its part of the KV cache holds."""
+
+    number: int
+    tokens: list[int] = field(default_factory=list)
+    conversation: str = ""
+    """Whose next turn it is kept for."""
+    busy: bool = False
+    last_used: int = 0
+    """Grows with each use: the smallest is the least recently used."""

@@ -1,0 +1,187 @@
+"""One turn of the model: a request on its way from prompt to answer."""
+
+from collections.abc import Callable, Sequence
+
+from edgechat.engine.detokenize import Detokenizer, n_tokens_before, text_of
+from edgechat.engine.process.messages import Delta, Finished, Generate, Prefilled
+from edgechat.engine.sampling import Sampler
+from edgechat.engine.sequence import Segment, Slot, Transcript
+from edgechat.engine.stop import StopStrings
+from edgechat.records import FinishReason, Timings
+
+DELTA_S = 0.025
+"""Shortest time between two deltas: each one wakes the app, which takes a core from the model."""
+PREFILLED_S = 0.1
+"""Shortest time between two reports of progress."""
+
+
+class Turn:
+    """What is known of a request: its tokens, and how far its text has been told."""
+
+    __slots__ = (
+        "_detokenizer",
+        "_first_at",
+        "_last_at",
+        "_n_told",
+        "_piece",
+        "_started_at",
+        "_stops",
+        "_strip",
+        "_submitted_at",
+        "_told_at",
+        "_told_progress_at",
+        "_untold",
+        "answering",
+        "cached",
+        "id",
+        "n_prompt",
+        "request",
+        "sampler",
+        "slot",
+        "tokens",
+        "transcript",
+    )
+
+    def __init__(
+        self,
+        request: Generate,
+        transcript: Transcript,
+        piece: Callable[[int], bytes],
+        *,
+        stop: Sequence[str],
+        strip: bool,
+        now: float,
+    ) -> None:
+        """Begin with the prompt's transcript; `strip`: don't show the spaces that the answer begins with."""
+        self.id = request.id
+        self.request = request
+        self.transcript = transcript
+        self.tokens = transcript.tokens
+        """The prompt's and the answer's, computed or not."""
+        self.n_prompt = len(self.tokens)
+        self.sampler = Sampler(request.sampling, self.tokens)
+        self.slot = Slot(-1)
+        """Where it is computed; its tokens are those that are."""
+        self.answering = False
+        self.cached = 0
+        self._piece = piece
+        self._detokenizer = Detokenizer(piece)
+        self._stops = StopStrings(stop)
+        self._strip = strip
+        self._untold = ""
+        self._n_told = 0  # characters let through by the stop strings
+        self._submitted_at = now
+        self._started_at: float | None = None
+        self._first_at: float | None = None
+        self._last_at = now
+        self._told_at: float | None = None
+        self._told_progress_at: float | None = None
+
+    @property
+    def pending(self) -> int:
+        """Tokens known and not yet computed."""
+        return len(self.tokens) - len(self.slot.tokens)
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens known."""
+        return len(self.tokens)
+
+    @property
+    def n_answer(self) -> int:
+        """Tokens of the answer so far."""
+        return len(self.tokens) - self.n_prompt
+
+    def sit(self, slot: Slot) -> None:
+        """Be computed in `slot`, going on from the tokens that it holds."""
+        self.slot = slot
+        if not self.n_answer:
+            self.cached = len(slot.tokens)
+
+    def stand(self) -> None:
+        """Give up the slot: all will be computed again, elsewhere and later."""
+        self.slot = Slot(-1)
+        self.answering = False
+
+    def start(self, now: float) -> None:
+        """The first of its prompt is about to be computed."""
+        if self._started_at is None:
+            self._started_at = now
+
+    def take(self, token: int, now: float) -> bool:
+        """Make `token` part of the answer; True where it completes a stop string."""
+        if self._first_at is None:
+            self._first_at = now
+        self._last_at = now
+        self.tokens.append(token)
+        self.sampler.accept(token)
+        self._show(self._stops.feed(self._detokenizer.feed(token)))
+        return self._stops.stopped
+
+    def end(self, now: float) -> None:
+        """A token that is no part of the answer has ended it."""
+        if self._first_at is None:
+            self._first_at = self._last_at = now
+
+    def delta(self, now: float) -> Delta | None:
+        """What there is to tell, if it is time."""
+        if not self._untold or (self._told_at is not None and now - self._told_at < DELTA_S):
+            return None
+        self._told_at = now
+        text, self._untold = self._untold, ""
+        return Delta(self.id, text, self.n_answer)
+
+    def last_delta(self, now: float) -> Delta | None:
+        """All that was held back, at the end of the answer."""
+        if not self._stops.stopped:
+            self._show(self._stops.feed(self._detokenizer.flush()))
+            self._show(self._stops.flush())
+        self._told_at = None
+        return self.delta(now)
+
+    def prefilled(self, now: float) -> Prefilled | None:
+        """How far the prompt has come, if it is time."""
+        done = min(len(self.slot.tokens), self.n_prompt)
+        told = self._told_progress_at
+        if self._first_at is not None or (
+            done < self.n_prompt and told is not None and now - told < PREFILLED_S
+        ):
+            return None
+        self._told_progress_at = now
+        return Prefilled(self.id, done, self.n_prompt, self.cached)
+
+    def finished(self, reason: FinishReason, load_s: float, now: float) -> Finished:
+        """The whole answer and what it took."""
+        answer = self.tokens[self.n_prompt :]
+        if self._stops.stopped:
+            answer = answer[: n_tokens_before(self._piece, answer, self._n_told)]
+        first = self._first_at
+        started = now if self._started_at is None else self._started_at
+        prefilled = now if first is None else first
+        decode_s = 0.0 if first is None else self._last_at - first
+        timings = Timings(
+            load_s=load_s,
+            ttft_s=(now if first is None else first) - self._submitted_at,
+            prefill_tokens=min(len(self.slot.tokens), self.n_prompt) - self.cached if self.slot.tokens else 0,
+            prefill_s=prefilled - started,
+            decode_tokens=self.n_answer,
+            decode_s=decode_s,
+            tokens_per_s=(self.n_answer - 1) / decode_s if decode_s > 0 and self.n_answer > 1 else 0.0,
+            cached_tokens=self.cached,
+        )
+        return Finished(self.id, reason, tuple(answer), timings, self.n_tokens)
+
+    def whole_transcript(self) -> Transcript:
+        """The conversation up to here, the answer as it was generated."""
+        answer = tuple(self.tokens[self.n_prompt :])
+        text = text_of(self._piece, answer)
+        if not text:
+            return self.transcript
+        return Transcript((*self.transcript.segments, Segment(text, answer, generated=True)))
+
+    def _show(self, text: str) -> None:
+        self._n_told += len(text)
+        if self._strip and text:
+            text = text.lstrip()
+            self._strip = not text
+        self._untold += text
