@@ -2,6 +2,7 @@
 
 import re
 import sys
+import time
 from typing import Any
 
 # C0 without \t and \n, DEL, and C1: whatever a terminal takes for a command.
@@ -35,3 +36,32 @@ def json_object(record: Any) -> None:
 
     sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
     sys.stdout.flush()
+
+
+class Status:
+    """A line on the terminal that says what is being waited for, and goes away."""
+
+    DELAY_S = 0.3
+    """What is done sooner needs no line."""
+
+    def __init__(self, shown: bool) -> None:
+        """`shown`: False makes it silent."""
+        self._shown = shown
+        self._begun = time.monotonic()
+        self._width = 0
+
+    def show(self, text: str) -> None:
+        """Replace the line."""
+        if self._shown and time.monotonic() - self._begun > self.DELAY_S:
+            self._write("\r" + text.ljust(self._width))
+            self._width = len(text)
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._width:
+            self._write("\r" + " " * self._width + "\r")
+            self._width = 0
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()

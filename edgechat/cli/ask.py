@@ -1,0 +1,131 @@
+"""`edgechat ask`: one answer, for pipes and scripts."""
+
+import stat
+import sys
+from typing import Annotated
+
+import typer
+
+from edgechat.engine.process.spawn import spawn_host
+from edgechat.errors import UsageError
+
+app = typer.Typer(rich_markup_mode=None)
+
+MAX_INPUT_BYTES = 32 * 2**20
+
+Words = Annotated[
+    list[str] | None, typer.Argument(metavar="[MODEL] PROMPT|-", help="`-` reads the prompt from a pipe.")
+]
+
+
+@app.command(
+    epilog="With a prompt and a pipe, the piped text follows the prompt:  git diff | edgechat ask 'Explain:'"
+)
+def ask(
+    words: Words = None,
+    *,
+    system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, untemplated.")] = False,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=0, max=2**31, help="Longest answer in tokens; 0: no limit.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", "-t", min=0, max=100, help="0 takes the likeliest token.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(min=0, help="Keep so many likeliest tokens; 0: all.")] = None,
+    top_p: Annotated[float | None, typer.Option(min=0, max=1, help="Keep this share of probability.")] = None,
+    min_p: Annotated[float | None, typer.Option(min=0, max=1, help="Least share of the likeliest.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same answer.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="End the answer at this text; repeatable.")] = None,
+    ctx: Annotated[
+        int | None, typer.Option(min=0, max=2**24, help="Tokens of context; 0: automatic.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=0, max=512, help="Threads; 0: automatic.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, when it is done.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")] = False,
+) -> None:
+    """Answer one prompt, for pipes and scripts: the answer on stdout, all else on stderr.
+
+    One word is the prompt, and the starter model answers it; of two, the first names the model, by its path
+    or its name.
+    """
+    words = words or []
+    check_words(words, system=system, raw=raw)
+    host = spawn_host()  # it imports llama.cpp while we read on
+    try:
+        from edgechat import settings
+        from edgechat.cli.asking import Asking, run
+        from edgechat.library.resolve import resolve
+
+        config = settings.load()
+        model, given = (words[0], words[1]) if len(words) == 2 else (None, words[0] if words else "-")
+        asking = Asking(
+            load=config.engine.load(resolve(model), n_ctx=ctx, n_threads=threads, n_sequences=1),
+            sampling=config.sampling.settings(
+                temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
+            ),
+            prompt=read_prompt(given),
+            system=system or "",
+            raw=raw,
+            max_tokens=config.sampling.max_tokens if max_tokens is None else max_tokens,
+            stop=tuple(stop or ()),
+            as_json=as_json,
+            quiet=quiet,
+        )
+        code = run(asking, host)
+    finally:
+        host.discard()
+    raise typer.Exit(code)
+
+
+def check_words(words: list[str], *, system: str | None, raw: bool) -> None:
+    """Refuse what can't be meant, before anything is started.
+
+    Raises:
+        UsageError: it can't be meant.
+    """
+    if len(words) > 2:
+        raise UsageError(
+            f"{len(words)} words: put the prompt in quotes, as in: edgechat ask 'Why is the sky blue?'"
+        )
+    if not words and sys.stdin.isatty():
+        raise UsageError("no prompt, as in: edgechat ask 'Why is the sky blue?'")
+    if raw and system is not None:
+        raise UsageError("--raw takes no --system: put all of it in the prompt")
+
+
+def read_prompt(given: str) -> str:
+    """The prompt, with what is piped in.
+
+    Args:
+        given: the prompt on the command line, or "-".
+
+    Raises:
+        UsageError: there is none, or it is too long.
+    """
+    if given == "-":
+        prompt = _read_stdin()
+    else:
+        piped = _read_stdin() if _is_piped() else ""
+        prompt = f"{given}\n\n{piped}" if piped.strip() else given
+    if not prompt.strip():
+        raise UsageError("the prompt is empty, as in: edgechat ask 'Why is the sky blue?'")
+    return prompt
+
+
+def _is_piped() -> bool:
+    """Whether standard input brings a text: a pipe or a file, and not whatever a program inherits."""
+    import os
+
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+def _read_stdin() -> str:
+    data = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
+    if len(data) > MAX_INPUT_BYTES:
+        raise UsageError(f"standard input is longer than {MAX_INPUT_BYTES >> 20} MiB: give a part of it")
+    return data.decode("utf-8", "replace")

@@ -1,0 +1,202 @@
+"""One answer, from the engine's start to the last line."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from dataclasses import dataclass, field
+
+import msgspec
+
+from edgechat.cli import output
+from edgechat.engine.process.answer import Answer
+from edgechat.engine.process.client import EngineClient, error_from_code
+from edgechat.engine.process.messages import Delta, Finished, Generate, Note, Prefilled, Refused
+from edgechat.engine.process.spawn import HostProcess
+from edgechat.errors import ExitCode
+from edgechat.records import FinishReason, LoadSettings, SamplingSettings, Timings
+from models.chat import ChatMessage
+
+CANCEL_S = 3.0
+"""How long a cancelled answer's last word is waited for."""
+
+NO_TIMINGS = Timings(
+    load_s=0.0, ttft_s=0.0, prefill_tokens=0, prefill_s=0.0, decode_tokens=0, decode_s=0.0, tokens_per_s=0.0
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What was asked, and how to print the answer."""
+
+    load: LoadSettings
+    sampling: SamplingSettings
+    prompt: str
+    system: str = ""
+    raw: bool = False
+    max_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    as_json: bool = False
+    quiet: bool = False
+
+    def request(self) -> Generate:
+        """As the engine takes it."""
+        system = (ChatMessage("system", self.system),) if self.system else ()
+        return Generate(
+            id=0,
+            messages=() if self.raw else (*system, ChatMessage("user", self.prompt)),
+            prompt=self.prompt if self.raw else "",
+            sampling=self.sampling,
+            stop=self.stop,
+            max_tokens=self.max_tokens,
+        )
+
+
+class Result(msgspec.Struct):
+    """What `--json` prints."""
+
+    text: str = ""
+    tokens: tuple[int, ...] = ()
+    """Ids of the answer's tokens."""
+    finish_reason: FinishReason = FinishReason.CANCELLED
+    timings: Timings = NO_TIMINGS
+    model: str = ""
+    notes: list[str] = []
+
+
+@dataclass(slots=True)
+class Turn:
+    """The state of one run."""
+
+    asking: Asking
+    result: Result = field(default_factory=Result)
+    answer: Answer | None = None
+    interrupted: bool = False
+
+    def __post_init__(self) -> None:
+        """Show progress only to a person who waits."""
+        shown = sys.stderr.isatty() and not self.asking.quiet and not self.asking.as_json
+        self.status = output.Status(shown)
+        self.result.model = self.asking.load.path
+
+    status: output.Status = field(init=False)
+
+    async def run(self, host: HostProcess) -> None:
+        """Load, ask, and print as it comes."""
+        client = await EngineClient.start(
+            self.asking.load, host=host, on_progress=lambda part: self.status.show(f"loading {part:.0%}")
+        )
+        try:
+            self.result.model = client.info.name
+            self.result.timings = msgspec.structs.replace(NO_TIMINGS, load_s=client.load_s)
+            for text in client.notes:
+                self.note(text)
+            self.answer = client.generate(self.asking.request())
+            if self.interrupted:
+                return
+            async for event in self.answer:
+                match event:
+                    case Prefilled():
+                        self.status.show(f"reading {event.done} of {event.total} tokens")
+                    case Delta():
+                        self.write(event.text)
+                    case Note():
+                        self.note(event.text)
+                    case Finished():
+                        self.finish(event, client.load_s)
+                    case Refused():
+                        raise error_from_code(event.code, event.error)
+        finally:
+            self.status.clear()
+            await client.close()
+
+    def write(self, text: str) -> None:
+        """More of the answer."""
+        self.status.clear()
+        self.result.text += text
+        if not self.asking.as_json:
+            output.answer(text)
+
+    def note(self, text: str) -> None:
+        """Something that the person should know."""
+        self.status.clear()
+        self.result.notes.append(text)
+        if not (self.asking.quiet or self.asking.as_json):
+            output.note(text)
+
+    def finish(self, event: Finished, load_s: float) -> None:
+        """The answer is whole."""
+        self.result.tokens = event.tokens
+        self.result.finish_reason = event.reason
+        self.result.timings = msgspec.structs.replace(event.timings, load_s=load_s)
+
+    def end(self) -> None:
+        """Print what comes after the answer."""
+        if self.asking.as_json:
+            output.json_object(self.result)
+            return
+        self.end_line()
+        if sys.stderr.isatty() and not self.asking.quiet and self.result.tokens:
+            output.note(statistics(self.result))
+
+    def end_line(self) -> None:
+        """Leave the cursor at the beginning of a line."""
+        if self.result.text and not self.asking.as_json and not self.result.text.endswith("\n"):
+            output.answer("\n")
+
+
+def statistics(result: Result) -> str:
+    """One line about an answer."""
+    times = result.timings
+    parts = [f"{len(result.tokens)} tokens"]
+    if times.tokens_per_s:
+        parts.append(f"{times.tokens_per_s:.1f} tokens/s")
+    parts.append(f"first after {times.ttft_s:.2f} s")
+    parts.append(f"prompt of {times.prefill_tokens + times.cached_tokens} tokens")
+    parts.append(f"loaded in {times.load_s:.2f} s")
+    if result.finish_reason is not FinishReason.STOP:
+        parts.append({"length": "cut at the limit", "cancelled": "interrupted"}[result.finish_reason.value])
+    return f"[{result.model}: {', '.join(parts)}]"
+
+
+def run(asking: Asking, host: HostProcess) -> int:
+    """Ask, print, and say how it ended.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        EdgechatError: there is no answer, or only a part of one, which was printed.
+    """
+    turn = Turn(asking)
+    try:
+        asyncio.run(_interruptible(turn, host))
+    except Exception:
+        with contextlib.suppress(BrokenPipeError):
+            turn.end_line()
+        raise
+    turn.end()
+    return ExitCode.INTERRUPTED if turn.interrupted else ExitCode.DONE
+
+
+async def _interruptible(turn: Turn, host: HostProcess) -> None:
+    """Run a turn; Ctrl-C ends the answer, and what was printed stays."""
+    loop = asyncio.get_running_loop()
+    running = asyncio.create_task(turn.run(host))
+
+    def interrupt() -> None:
+        if turn.interrupted or turn.answer is None:
+            running.cancel()
+        else:
+            turn.answer.cancel()
+            loop.call_later(CANCEL_S, running.cancel)
+        turn.interrupted = True
+
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    try:
+        await running
+    except asyncio.CancelledError:
+        if not turn.interrupted:
+            raise
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)

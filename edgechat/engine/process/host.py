@@ -1,0 +1,130 @@
+"""The engine's own process: `python -m edgechat.engine.process.host --log FILE --parent PID`.
+
+A thread decodes requests onto a queue; the main thread alone touches the engine. It steps while there is
+work, and waits for requests otherwise. The end of standard input ends the process at once.
+"""
+
+import argparse
+import contextlib
+import os
+import queue
+import threading
+import time
+from pathlib import Path
+
+from edgechat.engine.process import isolation, loading
+from edgechat.engine.process.frames import BlockingReader, BlockingWriter, FrameError
+from edgechat.engine.process.messages import (
+    Cancel,
+    Generate,
+    Load,
+    Loaded,
+    LoadFailed,
+    Loading,
+    Message,
+    Refused,
+    Request,
+    Score,
+    Shutdown,
+)
+from edgechat.errors import EdgechatError, ExitCode, from_exception
+
+PROGRESS_S = 0.05
+"""Shortest time between two Loading events."""
+
+_Requests = queue.SimpleQueue[Request]
+
+
+def main() -> None:
+    """Serve one client, until it leaves."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--log", type=Path, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    options = parser.parse_args()
+    channel = isolation.isolate(options.log)
+    isolation.ignore_interrupts()
+    isolation.die_with_parent(options.parent)
+    isolation.crash_quickly()
+    isolation.volunteer_for_oom()
+
+    requests: _Requests = queue.SimpleQueue()
+    reader = BlockingReader(channel.requests)
+    threading.Thread(target=_read, args=(reader, requests), name="requests", daemon=True).start()
+    writer = BlockingWriter(channel.events)
+    with contextlib.suppress(BrokenPipeError):  # the client is gone
+        _serve(requests, writer)
+    os._exit(0)  # native threads may be spinning: Python's own end would wait for them
+
+
+def _read(reader: BlockingReader, requests: _Requests) -> None:
+    """Put requests on the queue; leave when there can be no more."""
+    try:
+        while (request := reader.read()) is not None:
+            requests.put(request)
+    except FrameError as error:
+        os.write(2, f"the client sent {error}\n".encode())
+        os._exit(ExitCode.BUG)
+    os._exit(0)
+
+
+def _serve(requests: _Requests, writer: BlockingWriter) -> None:
+    loading.import_runtime()  # while the client is still on its way
+    first = requests.get()
+    if not isinstance(first, Load):
+        return
+    try:
+        engine, load_s, notes = loading.load(first.settings, writer.write, _progress(writer))
+    except Exception as error:
+        writer.write(_failure(error))
+        return
+    writer.write(Loaded(info=engine.info, load_s=load_s, notes=notes))
+    while True:
+        isolation.bound_log()
+        for request in _waiting(requests, block=not engine.busy):
+            match request:
+                case Generate():
+                    engine.submit(request)
+                case Score():
+                    writer.write(Refused(request.id, ExitCode.UNSUPPORTED, "texts can't be scored yet"))
+                case Cancel():
+                    engine.cancel(request.id)
+                case Shutdown() | Load():
+                    return
+        engine.step()
+
+
+def _waiting(requests: _Requests, *, block: bool) -> list[Request]:
+    """The requests that have come; at least one where `block`."""
+    waiting = [requests.get()] if block else []
+    while not requests.empty():
+        waiting.append(requests.get())
+    return waiting
+
+
+def _progress(writer: BlockingWriter) -> loading.Progress:
+    """Tells the client how far loading has come, not too often."""
+    last = 0.0
+
+    def tell(progress: float) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= PROGRESS_S or progress >= 1:
+            last = now
+            writer.write(Loading(progress))
+
+    return tell
+
+
+def _failure(error: Exception) -> Message:
+    """Why the model could not be loaded; the trace of what can only be a bug is in the log."""
+    ours = from_exception(error)
+    if ours is None:
+        import traceback
+
+        os.write(2, "".join(traceback.format_exception(error)).encode())
+        ours = EdgechatError(f"a bug of edgechat while it loaded the model: {type(error).__name__}: {error}")
+    return LoadFailed(code=ours.code, error=str(ours))
+
+
+if __name__ == "__main__":
+    main()

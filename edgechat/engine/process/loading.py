@@ -1,0 +1,103 @@
+"""From a model's file to an engine that answers. Runs in the engine's process only."""
+
+import importlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from edgechat.engine.process.messages import Generate, Message
+from edgechat.records import LoadSettings, ModelInfo
+from models.errors import UnsupportedTemplate
+
+Progress = Callable[[float], None]
+Emit = Callable[[Message], None]
+
+RUNTIME_VARIABLE = "EDGECHAT_RUNTIME"
+"""For tests alone: "module:function", which makes the runtime from LoadSettings in place of llama.cpp."""
+
+
+class EngineLike(Protocol):
+    """What the host needs of an engine."""
+
+    info: ModelInfo
+
+    @property
+    def busy(self) -> bool:
+        """A step would do something."""
+        ...
+
+    def submit(self, request: Generate) -> None:
+        """Take a request on; its events are emitted from now on."""
+        ...
+
+    def cancel(self, request: int) -> None:
+        """End a request at the next step; unknown ones are no error."""
+        ...
+
+    def step(self) -> bool:
+        """Compute one batch, and emit what came of it; False where there was nothing to do."""
+        ...
+
+
+def import_runtime() -> None:
+    """Import ahead what a model will need."""
+    if not os.environ.get(RUNTIME_VARIABLE):
+        importlib.import_module("edgechat.runtimes.llamacpp")
+    importlib.import_module("edgechat.engine.engine")
+
+
+def load(settings: LoadSettings, emit: Emit, progress: Progress) -> tuple[EngineLike, float, tuple[str, ...]]:
+    """Check a model's file, then load it.
+
+    Returns:
+        The engine, the seconds that it took, and what the person should know of how it was loaded.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        models.errors.ModelError: the file is broken, or not supported.
+        edgechat.errors.EdgechatError: it can't be loaded here.
+    """
+    from edgechat.engine.engine import Engine
+
+    started = time.monotonic()
+    runtime, notes, eos = _load_runtime(settings, progress)
+    template, template_notes = _chat_template(runtime, eos)
+    load_s = time.monotonic() - started
+    return Engine(runtime, template, emit, load_s=load_s), load_s, (*notes, *template_notes)
+
+
+def _load_runtime(settings: LoadSettings, progress: Progress) -> tuple[Any, tuple[str, ...], int | None]:
+    """The runtime, its notes, and the token that ends a text."""
+    named = os.environ.get(RUNTIME_VARIABLE)
+    if named:
+        module, _, function = named.partition(":")
+        return getattr(importlib.import_module(module), function)(settings, progress), (), None
+    from models.verify import verify_gguf
+
+    header = verify_gguf(Path(settings.path))  # before native code sees the file
+    from edgechat.runtimes.llamacpp import LlamaCppRuntime
+
+    runtime = LlamaCppRuntime.load(settings, progress)
+    eos = header.metadata.get("tokenizer.ggml.eos_token_id")
+    return runtime, tuple(getattr(runtime, "notes", ())), eos if isinstance(eos, int) else None
+
+
+def _chat_template(runtime: Any, eos: int | None) -> tuple[Any, tuple[str, ...]]:
+    """The model's chat template; None, with a note, where there is none that can be used."""
+    source = runtime.info.chat_template
+    if source is None:
+        return None, ("this is a base model without a chat template: it continues plain text",)
+    from models.chat_template import ChatTemplate
+
+    tokenizer = runtime.tokenizer
+    try:
+        template = ChatTemplate(
+            source,
+            bos=None if tokenizer.bos_id is None else tokenizer.name(tokenizer.bos_id),
+            eos=None if eos is None else tokenizer.name(eos),
+        )
+    except UnsupportedTemplate as error:
+        return None, (f"{error}: the model continues plain text instead",)
+    return template, ()
