@@ -1,1 +1,34 @@
-"""The names and quirks of each family of models."""
+"""The families of models that are known here, one module each."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from models.errors import UnsupportedModel
+from models.families.base import Change, Family, TensorRule
+from models.families.gemma3 import Gemma3
+from models.families.llama import Llama
+from models.families.qwen2 import Qwen2
+
+__all__ = ["FAMILIES", "Change", "Family", "TensorRule", "family_of", "known_families"]
+
+FAMILIES: tuple[Family, ...] = (Llama(), Qwen2(), Gemma3())
+
+
+def known_families() -> str:
+    """The families, for a message: "Llama (LlamaForCausalLM), ..."."""
+    return ", ".join(f"{family.name} ({' or '.join(family.architectures)})" for family in FAMILIES)
+
+
+def family_of(raw: Mapping[str, Any], where: object) -> Family:
+    """The family of a checkpoint, from its config.json.
+
+    Raises:
+        UnsupportedModel: none of those known here.
+    """
+    listed = raw.get("architectures")
+    names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    for family in FAMILIES:
+        if any(name in family.architectures for name in names):
+            return family
+    what = ", ".join(names) or f"model_type {raw.get('model_type')!r} without architectures"
+    raise UnsupportedModel(f"{where}: {what} is not supported; supported are {known_families()}")

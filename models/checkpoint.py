@@ -1,0 +1,302 @@
+"""The weights of a model on disk, tensor by tensor: safetensors (a file, or shards) and GGUF (dequantized).
+
+What is not asked for is not read. Reading goes through `readinto`, not through mmap: a page that was mapped
+counts as ours until the file is unmapped, and a file that shrinks under a mapping kills the process.
+"""
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from models import safetensors
+from models.config import read_json
+from models.errors import BrokenModelFile, UnsupportedModel
+from models.ggml_types import BLOCKS, GGMLType
+from models.gguf import GGUFHeader, read_header
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+
+Floats = npt.NDArray[np.float32]
+Stored = npt.NDArray[np.float32] | npt.NDArray[np.float16] | npt.NDArray[np.uint16] | npt.NDArray[np.uint8]
+
+PLAIN: dict[GGMLType, type[np.generic]] = {
+    GGMLType.F32: np.float32,
+    GGMLType.F16: np.float16,
+    GGMLType.BF16: np.uint16,
+}
+"""Types that are stored one number after another; bfloat16 is held in its 16 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor, and where it is stored."""
+
+    name: str
+    shape: tuple[int, ...]
+    """Rows first, as numpy and torch have it; [] for a single number."""
+    type: GGMLType
+    """Of safetensors' other types only the size is right: see `dtype`."""
+    dtype: str
+    """As the file calls the type."""
+    file: Path
+    offset: int
+    n_bytes: int
+
+    @property
+    def columns(self) -> int:
+        """Numbers in a row: the last dimension."""
+        return self.shape[-1] if self.shape else 1
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of `columns` numbers; a vector is one row."""
+        return math.prod(self.shape[:-1])
+
+    @property
+    def n_elements(self) -> int:
+        """How many numbers it holds."""
+        return math.prod(self.shape)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        block = BLOCKS[self.type]
+        return self.columns // block.elements * block.n_bytes
+
+
+class Checkpoint(Protocol):
+    """Named tensors that are read when they are asked for."""
+
+    path: Path
+    tensors: Mapping[str, StoredTensor]
+
+    def rows(self, name: str, start: int = 0, stop: int | None = None) -> Floats:
+        """Rows [start, stop) of a tensor, dequantized: float32 [rows, columns], the caller's own.
+
+        Raises:
+            BrokenModelFile: the file ends before the tensor does.
+        """
+        ...
+
+    def stored_rows(self, name: str, start: int = 0, stop: int | None = None) -> Stored:
+        """The same rows as they are stored: float32, float16, uint16 (bfloat16) [rows, columns], or
+        uint8 [rows, row_bytes] of a quantized tensor."""
+        ...
+
+    def close(self) -> None:
+        """Close the files."""
+        ...
+
+
+class _Files:
+    """Open files, and rows out of them."""
+
+    def __init__(self, path: Path, tensors: Mapping[str, StoredTensor]) -> None:
+        self.path = path
+        self.tensors = tensors
+        self._open: dict[Path, BinaryIO] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+    def stored_rows(self, name: str, start: int = 0, stop: int | None = None) -> Stored:
+        """Rows [start, stop) as they are stored."""
+        tensor = self.tensors[name]
+        stop = tensor.n_rows if stop is None else stop
+        if not 0 <= start <= stop <= tensor.n_rows:
+            raise ValueError(f"rows {start} to {stop} of {name}, which has {tensor.n_rows}")
+        plain = PLAIN.get(tensor.type)
+        rows: Stored = (
+            np.empty((stop - start, tensor.columns), plain)
+            if plain is not None
+            else np.empty((stop - start, tensor.row_bytes), np.uint8)
+        )
+        file = self._open.get(tensor.file)
+        if file is None:
+            file = self._open[tensor.file] = tensor.file.open("rb", buffering=0)
+        file.seek(tensor.offset + start * tensor.row_bytes)
+        view = memoryview(rows.reshape(-1).view(np.uint8).data)
+        at = 0
+        while at < len(view):
+            got = file.readinto(view[at:])  # type: ignore[attr-defined]
+            if not got:
+                raise BrokenModelFile(f"{tensor.file} ends inside {name}: download it again")
+            at += got
+        return rows
+
+    def rows(self, name: str, start: int = 0, stop: int | None = None) -> Floats:
+        """Rows [start, stop), dequantized."""
+        return to_float32(self.stored_rows(name, start, stop), self.tensors[name].type)
+
+
+def to_float32(rows: Stored, kind: GGMLType) -> Floats:
+    """Dequantize rows of a stored tensor."""
+    if kind is GGMLType.F32:
+        return rows.view(np.float32)
+    if kind is GGMLType.F16:
+        return rows.astype(np.float32)
+    if kind is GGMLType.BF16:
+        return (rows.astype(np.uint32) << 16).view(np.float32)
+    from gguf import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    try:
+        return np.asarray(dequantize(rows, GGMLQuantizationType(int(kind))), np.float32)
+    except (NotImplementedError, ValueError):
+        raise UnsupportedModel(f"tensors of type {kind.name} can't be dequantized here") from None
+
+
+class SafetensorsCheckpoint(_Files):
+    """A folder as `save_pretrained` writes it."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the headers of all shards.
+
+        Raises:
+            FileNotFoundError: no weights, or a shard is missing.
+            BrokenModelFile: a file is damaged, or the index doesn't fit the shards.
+            UnsupportedModel: weights in a form that is not read here, such as pickle.
+        """
+        super().__init__(folder, _safetensors(folder))
+
+
+def _safetensors(folder: Path) -> dict[str, StoredTensor]:
+    index = folder / INDEX
+    if not index.is_file():
+        return _shard(_single(folder))
+    names = read_json(index).get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise BrokenModelFile(f"{index} has no weight_map: download it again")
+    for file in names.values():
+        # A name with a folder in it could lead out of the checkpoint.
+        if not isinstance(file, str) or Path(file).name != file or "\\" in file:
+            raise BrokenModelFile(f"{index} names {file!r}, which is not a file in this folder")
+    files = sorted(set(names.values()))
+    missing = [file for file in files if not (folder / file).is_file()]
+    if missing:
+        raise FileNotFoundError(
+            f"{folder}: {len(missing)} of {len(files)} shards are missing: {_some(missing)}: download them"
+        )
+    tensors: dict[str, StoredTensor] = {}
+    for file in files:
+        for name, tensor in _shard(folder / file).items():
+            if names.get(name) == file:
+                tensors[name] = tensor
+    lost = [name for name in names if name not in tensors]
+    if lost:
+        raise BrokenModelFile(
+            f"{index} promises {_some(lost)}, which its shards don't hold: download them again"
+        )
+    return tensors
+
+
+def _single(folder: Path) -> Path:
+    path = folder / SINGLE
+    if path.is_file():
+        return path
+    pickled = [
+        name for name in ("pytorch_model.bin", "pytorch_model.bin.index.json") if (folder / name).is_file()
+    ]
+    if pickled:
+        raise UnsupportedModel(
+            f"{folder} has its weights in {pickled[0]}, a pickle, which could run any code: "
+            "get the model in safetensors"
+        )
+    raise FileNotFoundError(f"{folder} has neither {SINGLE} nor {INDEX}: it is no complete checkpoint")
+
+
+def _shard(path: Path) -> dict[str, StoredTensor]:
+    return {name: _stored(path, entry) for name, entry in safetensors.read_header(path).items()}
+
+
+# Integers and eight-bit floats stand here by their size only.
+_TYPES = {
+    "F32": GGMLType.F32, "F16": GGMLType.F16, "BF16": GGMLType.BF16, "F64": GGMLType.F64, "I64": GGMLType.I64,
+    "U64": GGMLType.I64, "I32": GGMLType.I32, "U32": GGMLType.I32, "I16": GGMLType.I16, "U16": GGMLType.I16,
+}  # fmt: skip
+
+
+def _stored(path: Path, entry: safetensors.Entry) -> StoredTensor:
+    kind = _TYPES.get(entry.dtype, GGMLType.I8)
+    return StoredTensor(entry.name, entry.shape, kind, entry.dtype, path, entry.offset, entry.n_bytes)
+
+
+class GGUFCheckpoint(_Files):
+    """A GGUF file. Its tensors keep llama.cpp's names and its order of rows."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the header.
+
+        Raises:
+            FileNotFoundError: no such file.
+            BrokenModelFile: not a sound GGUF file.
+            UnsupportedModel: one part of a model that was split.
+        """
+        self.header: GGUFHeader = read_header(path)
+        n_parts = self.header.metadata.get("split.count", 1)
+        if isinstance(n_parts, int) and n_parts > 1:
+            raise UnsupportedModel(
+                f"{path} is one of {n_parts} parts: join them first (llama-gguf-split --merge)"
+            )
+        tensors = {
+            info.name: StoredTensor(
+                info.name,
+                info.shape[::-1],
+                info.type,
+                info.type.name,
+                path,
+                self.header.data_offset + info.offset,
+                info.n_bytes,
+            )
+            for info in self.header.tensors
+        }
+        for tensor in tensors.values():
+            if tensor.offset + tensor.n_bytes > self.header.file_size:
+                raise BrokenModelFile(f"{path} is cut off inside {tensor.name}: download it again")
+        super().__init__(path, tensors)
+
+
+def open_checkpoint(path: str | os.PathLike[str]) -> SafetensorsCheckpoint | GGUFCheckpoint:
+    """Open a folder in safetensors, or a GGUF file.
+
+    Raises:
+        FileNotFoundError: nothing there, or it is incomplete.
+        BrokenModelFile: damaged.
+        UnsupportedModel: of a form that is not read here.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return SafetensorsCheckpoint(path)
+    if path.suffix == ".safetensors" and path.is_file():
+        raise UnsupportedModel(f"{path} are the weights alone: give the folder that they are in")
+    if not path.is_file():
+        raise FileNotFoundError(f"nothing at {path}: check the name")
+    with path.open("rb") as file:
+        magic = file.read(4)
+    if magic != b"GGUF":
+        raise UnsupportedModel(f"{path} is neither a folder with a checkpoint in safetensors nor a GGUF file")
+    return GGUFCheckpoint(path)
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
