@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from models.errors import BrokenModelFile, UnsupportedModel
-from models.gguf import AGAIN, Field, GGMLType, GGUFHeader, LazyArray, ValueType, read_header
+from models.gguf import AGAIN, Field, GGMLType, GGUFHeader, LazyArray, TensorInfo, ValueType, read_header
 from models.verify_hyperparameters import check_hyperparameters
 from models.verify_tokenizer import check_tokenizer
 
@@ -29,8 +29,8 @@ NOT_MODELS = {
 NOT_WEIGHTS = frozenset({GGMLType.Q8_1, GGMLType.Q8_K, GGMLType.F64})
 INTEGERS = frozenset({GGMLType.I8, GGMLType.I16, GGMLType.I32, GGMLType.I64})
 INTEGER_TABLES = re.compile(r"^d2t$|tid2eid")
-# Weights of one dimension are added and multiplied as they are, and only these types are.
-VECTORS = frozenset({GGMLType.F32, GGMLType.F16, GGMLType.BF16})
+# What is added and multiplied number by number must be float32, or llama.cpp's CPU kernels abort.
+VECTOR_NAMES = re.compile(r"norm|bias|^rope_")
 
 
 def verify_gguf(path: str | os.PathLike[str]) -> GGUFHeader:
@@ -74,9 +74,10 @@ def check_layout(header: GGUFHeader) -> None:
                 f"{header.path} has weights of type {tensor.type.name} in {tensor.name} {where}, "
                 f"which no model has: {AGAIN}"
             )
-        if len(tensor.shape) == 1 and tensor.type not in VECTORS | INTEGERS:
+        if _is_vector(tensor) and tensor.type not in INTEGERS | {GGMLType.F32}:
             raise BrokenModelFile(
-                f"{header.path} has a vector of type {tensor.type.name} in {tensor.name} {where}: {AGAIN}"
+                f"{header.path} has the vector {tensor.name} in {tensor.type.name} {where}, "
+                f"which must be F32: {AGAIN}"
             )
         if tensor.offset % header.alignment:
             raise BrokenModelFile(
@@ -95,6 +96,12 @@ def check_layout(header: GGUFHeader) -> None:
                 f"{header.path} is cut off: {tensor.name} ends {missing} bytes after the file does: {AGAIN}"
             )
         expected = tensor.offset + -(-tensor.n_bytes // header.alignment) * header.alignment
+
+
+def _is_vector(tensor: TensorInfo) -> bool:
+    if len(tensor.shape) == 1:
+        return True
+    return tensor.n_elements == tensor.shape[0] and VECTOR_NAMES.search(tensor.name) is not None
 
 
 def split_parts(path: Path) -> tuple[Path, ...]:

@@ -1,4 +1,4 @@
-"""The models on this machine: the starter, those in the models folder, and those in folders of the person's."""
+"""The models on this machine: the starter, those in the models folder, and those in the person's folders."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
