@@ -44,7 +44,7 @@ class Clock:
 
 
 class Bench:
-    """One engine, its runtime, its events and its clock. Each decode takes `step_s`, and `token_s` a token."""
+    """One engine with its runtime, events and clock. A decode takes `step_s`, and `token_s` a token."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Bench:
         self._before(batch)
 
     def submit(self, id: int, *contents: str, **options: Any) -> None:
-        """A conversation of user and assistant in turn; a first content that begins with "!" is the system's."""
+        """User and assistant in turn; a first content that begins with "!" is the system message."""
         messages = []
         if contents and contents[0].startswith("!"):
             messages.append(ChatMessage("system", contents[0][1:]))
