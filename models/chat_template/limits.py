@@ -2,13 +2,15 @@
 
 import ctypes
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import monotonic
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+_PATIENCE = 10
+"""How many times its limit a thread may wait for the processor."""
 _GRACE_S = 1.0
 """How long a thread may take to notice that its time is over."""
 
@@ -18,10 +20,13 @@ class Limits:
     """What one rendering may take, compilation included."""
 
     seconds: float = 2.0
+    """Of processor time where the system tells a thread's, so that a busy machine fails no template."""
     output_chars: int = 2**20
     """Longest output, beyond the conversation's own text; no text in between may be longer either."""
-    source_chars: int = 2**17
-    """Longest template."""
+    source_chars: int = 2**16
+    """Longest template; those in use have 20,000 at most."""
+    source_nodes: int = 2**13
+    """Most nodes in a template's syntax tree."""
     memory_bytes: int = 2**25
     """Most memory for all values that the template makes; long conversations get more."""
 
@@ -49,14 +54,26 @@ class _Worker(threading.Thread, Generic[T]):
         self._work = work
         self.result: list[T] = []
         self.error: Exception | None = None
+        self._clock: int | None = None
 
     def run(self) -> None:
+        if hasattr(time, "pthread_getcpuclockid"):
+            self._clock = time.pthread_getcpuclockid(threading.get_ident())
         try:
             self.result.append(self._work())
         except _Stop:
             pass
         except Exception as error:
             self.error = error
+
+    def used(self) -> float | None:
+        """Seconds of processor time; None where the system can't tell."""
+        if self._clock is None:
+            return None
+        try:
+            return time.clock_gettime(self._clock)
+        except OSError:  # it has just ended
+            return None
 
     def stop(self) -> None:
         """Ask the interpreter to raise in this thread before its next instruction."""
@@ -73,12 +90,21 @@ def within(seconds: float, work: Callable[[], T]) -> T:
         OutOfTime: it took longer than `seconds`.
     """
     worker = _Worker(work)
+    started = time.monotonic()
     worker.start()
     try:
-        worker.join(seconds)
+        left = seconds
+        while left > 0:
+            worker.join(left)
+            waited = time.monotonic() - started
+            used = worker.used()
+            left = min(seconds - (waited if used is None else used), _PATIENCE * seconds - waited)
+            if not worker.is_alive():
+                break
+            left = max(left, 0.01) if left > 0 else 0.0
     finally:  # also when the caller is interrupted while it waits
-        deadline = monotonic() + _GRACE_S
-        while worker.is_alive() and monotonic() < deadline:
+        deadline = time.monotonic() + _GRACE_S
+        while worker.is_alive() and time.monotonic() < deadline:
             worker.stop()  # once more each time: a finalizer may have swallowed it
             worker.join(0.05)
     if worker.result:

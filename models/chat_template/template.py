@@ -10,9 +10,10 @@ from typing import TypeVar
 from jinja2 import Template
 
 from models.chat import ChatMessage
+from models.chat_template.budget import Budget, OverBudget, begin
 from models.chat_template.environment import ChatEnvironment
 from models.chat_template.fold import fold_system, fold_turns, has_repeated_roles, has_system
-from models.chat_template.limits import Limits, OutOfTime, within
+from models.chat_template.limits import Limits, within
 from models.errors import UnsupportedTemplate
 
 T = TypeVar("T")
@@ -34,7 +35,7 @@ class TemplateNote(StrEnum):
 
 
 _SENTENCES = {
-    TemplateNote.SYSTEM_FOLDED: "This model takes no system prompt: it was put in front of your first message.",
+    TemplateNote.SYSTEM_FOLDED: "This model takes no system prompt: it went in front of your first message.",
     TemplateNote.TURNS_FOLDED: "This model takes no two messages of one side in a row: they were joined.",
 }
 
@@ -133,15 +134,18 @@ class ChatTemplate:
             return False
 
     def _compile(self) -> Template:
-        return ChatEnvironment(self._now).template(self.source)
+        begin(Budget(self._limits))
+        return ChatEnvironment(self._now).template(self.source, self._limits.source_nodes)
 
     def _render(self, messages: Sequence[ChatMessage], add_generation_prompt: bool) -> str:
-        own = sum(len(message.content) for message in messages)
+        own = [{"role": str(message.role), "content": str(message.content)} for message in messages]
+        longest = self._limits.output_chars + sum(len(message["content"]) for message in own)
 
         def work() -> str:
+            begin(Budget(self._limits, own))
             chunks, size = [], 0
             for chunk in self._template.generate(
-                messages=[{"role": str(message.role), "content": message.content} for message in messages],
+                messages=own,
                 tools=None,
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
@@ -149,10 +153,8 @@ class ChatTemplate:
             ):
                 chunks.append(chunk)
                 size += len(chunk)
-                if size > self._limits.output_chars + own:
-                    raise UnsupportedTemplate(
-                        f"the chat template writes more than {self._limits.output_chars} characters"
-                    )
+                if size > longest:
+                    raise OverBudget(f"it writes more than {longest} characters")
             return "".join(chunks)
 
         return self._limited("rendered", work)
@@ -160,10 +162,6 @@ class ChatTemplate:
     def _limited(self, verb: str, work: Callable[[], T]) -> T:
         try:
             return within(self._limits.seconds, work)
-        except UnsupportedTemplate:
-            raise
-        except OutOfTime as error:
-            raise UnsupportedTemplate(f"the chat template can't be {verb}: {error}") from None
         except Exception as error:
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             raise UnsupportedTemplate(f"the chat template can't be {verb}: {reason}") from None
