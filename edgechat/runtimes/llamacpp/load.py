@@ -1,0 +1,383 @@
+"""From a GGUF file to a model and a context of llama.cpp's, or an error that says why not."""
+
+import ctypes
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgechat import hardware
+from edgechat.errors import (
+    BrokenModelError,
+    EdgechatError,
+    NotFoundError,
+    ResourceError,
+    UnsupportedError,
+)
+from edgechat.records import LoadSettings
+from edgechat.runtimes.llamacpp import abi, logs, memory
+from edgechat.runtimes.llamacpp.devices import Device, backends, gpus
+from edgechat.runtimes.llamacpp.fingerprint import parts
+
+Progress = Callable[[float], bool]
+
+DEFAULT_CTX = 8192
+MAX_UBATCH = 512
+LOGITS_BYTES = 128 * 2**20
+MIN_OUTPUTS = 64
+LOAD_MODE_AUTO, LOAD_MODE_NONE = -1, 0
+FLASH_AUTO, FLASH_ON = -1, 1
+GGML_TYPE = {"f16": 1, "q8_0": 8, "q4_0": 2}
+BYTES_PER_VALUE = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
+
+NO_MEMORY = re.compile(
+    r"unable to allocate|failed to allocate|out of memory|bad_alloc|failed to reserve|alloc.* failed"
+    r"|not enough memory|failed to initialize .* backend",
+    re.IGNORECASE,
+)
+UNSUPPORTED = re.compile(
+    r"unknown model architecture|unsupported model architecture|unknown pre-tokenizer|unknown tokenizer"
+    r"|cannot be used as main model|requires ctx_other|V cache quantization|requires flash_attn"
+    r"|does not divide|not supported",
+    re.IGNORECASE,
+)
+
+OVERRIDDEN = re.compile(r"control-looking token:\s+(?P<token>\d+) '</s>' was not control-type")
+
+
+class LoadCancelled(Exception):
+    """The progress callback answered False."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A model and its context, both llama.cpp's pointers, to be freed by `close`."""
+
+    model: int
+    context: int
+    n_threads: int
+    n_gpu_layers: int
+    gpus: tuple[Device, ...]
+    """That layers run on."""
+    kv_bytes_per_token: int
+    text_tokens: tuple[int, ...]
+    """Tokens that llama.cpp takes for the end of a turn, though the file calls them plain text."""
+    notes: tuple[str, ...]
+    """What the person should know of how it was loaded."""
+
+    def close(self) -> None:
+        """Give the memory back; the pointers are dead after it."""
+        llama = abi.llama()
+        llama.llama_free(self.context)
+        llama.llama_model_free(self.model)
+
+
+def open_model(settings: LoadSettings, on_progress: Progress | None = None) -> Opened:
+    """Load the model and make its context.
+
+    Layers that don't fit on the GPU stay on the CPU, and the notes say so.
+
+    Raises:
+        NotFoundError: no such file, or it can't be read.
+        BrokenModelError: llama.cpp can't make sense of it.
+        ResourceError: not enough memory.
+        UnsupportedError: a model that is no use here, or llama.cpp of another version.
+        LoadCancelled: `on_progress` answered False.
+    """
+    path = Path(settings.path)
+    weights = _weights(path)
+    return _Loader(settings, path, weights, on_progress).run()
+
+
+class _Loader:
+    """One attempt after the other until the model is loaded."""
+
+    def __init__(
+        self, settings: LoadSettings, path: Path, weights: int, on_progress: Progress | None
+    ) -> None:
+        self.settings = settings
+        self.path = path
+        self.weights = weights
+        self.on_progress = on_progress
+        self.llama: Any = abi.llama()
+        self.log = logs.capture()
+        self.available = hardware.memory().available
+        self.gpus = gpus() if settings.n_gpu_layers else ()
+        self.n_threads = settings.n_threads or hardware.physical_cores()
+        self.notes: list[str] = []
+
+    def run(self) -> Opened:
+        wanted = self.settings.n_gpu_layers
+        if not self.gpus:
+            self._note_missing_gpu()
+            if self.weights + memory.HEADROOM > self.available:
+                memory.check(memory.Needs(self.weights, 0, 0, self._n_ctx(0)), self.available, self.path.stem)
+            return self._attempt(0)
+        try:
+            return self._attempt(wanted)
+        except ResourceError as error:
+            first = error
+        free = sum(gpu.memory_free for gpu in self.gpus)
+        n_layers = memory.layer_count(self.log.lines)
+        for layers in memory.gpu_attempts(wanted, n_layers, self.weights, free):
+            host = self.weights if not n_layers else self.weights * (n_layers + 1 - layers) // (n_layers + 1)
+            if host + memory.HEADROOM > self.available:
+                break
+            try:
+                opened = self._attempt(layers)
+            except ResourceError:
+                continue
+            return opened
+        raise first
+
+    def _attempt(self, layers: int) -> Opened:
+        """Load with so many layers on the GPUs (-1: all)."""
+        # ctypes keeps no reference to either: they must live until the call returns.
+        no_devices = (ctypes.c_void_p * 1)(None)
+        failures: list[BaseException] = []
+        callback = self._callback(failures)
+
+        params = self.llama.llama_model_default_params()
+        params.n_gpu_layers = layers
+        params.load_mode = LOAD_MODE_AUTO if self.settings.use_mmap else LOAD_MODE_NONE
+        params.progress_callback = callback
+        if layers == 0:
+            params.devices = ctypes.cast(no_devices, ctypes.c_void_p)
+        self.log.clear()
+        model = self.llama.llama_model_load_from_file(str(self.path).encode(), params)
+        if failures:
+            if model:
+                self.llama.llama_model_free(model)
+            raise failures[0]
+        if not model:
+            raise self._failure()
+        context = None
+        try:
+            self._refuse_useless(model)
+            text_tokens = self._text_tokens(model)
+            offloaded = memory.offloaded_layers(self.log.lines) if layers else 0
+            n_ctx = self._n_ctx(self.llama.llama_model_n_ctx_train(model))
+            if not offloaded:
+                self._check_memory(model, n_ctx)
+            context = self.llama.llama_init_from_model(model, self._context_params(model, n_ctx))
+            if not context:
+                raise self._failure()
+            if not self.llama.llama_get_memory(context):
+                raise UnsupportedError(f"{self.path.name} is an embedding model: it can't write text")
+            kv_bytes = self._kv_bytes(model)
+        except BaseException:
+            if context:
+                self.llama.llama_free(context)
+            self.llama.llama_model_free(model)
+            raise
+        return Opened(
+            model=model,
+            context=context,
+            n_threads=self.n_threads,
+            n_gpu_layers=offloaded,
+            gpus=self.gpus if offloaded else (),
+            kv_bytes_per_token=kv_bytes,
+            text_tokens=text_tokens,
+            notes=(*self.notes, *self._notes(model, layers, offloaded, n_ctx)),
+        )
+
+    def _context_params(self, model: int, n_ctx: int) -> Any:
+        settings = self.settings
+        params = self.llama.llama_context_default_params()
+        # One sequence more than can be used: `evict` copies shared cells through it.
+        n_seq_max = settings.n_sequences + 1
+        params.n_ctx = n_ctx
+        params.n_seq_max = n_seq_max
+        params.n_batch = max(settings.n_batch, n_seq_max)
+        params.n_ubatch = min(params.n_batch, MAX_UBATCH)
+        params.n_outputs_max = outputs_max(self._n_vocab(model), params.n_batch, n_seq_max)
+        params.n_threads = params.n_threads_batch = self.n_threads
+        params.kv_unified = True  # one pool for all sequences: forks share cells
+        params.swa_full = True  # sliding-window layers keep all, so that truncate and evict are exact
+        params.offload_kqv = True
+        params.type_k = params.type_v = GGML_TYPE[settings.kv_type]
+        params.flash_attn_type = FLASH_AUTO if settings.kv_type == "f16" else FLASH_ON
+        return params
+
+    def _check_memory(self, model: int, n_ctx: int) -> None:
+        """Ask llama.cpp for its exact needs where a rough estimate comes near to what is free."""
+        rough = self.weights + self._kv_formula(model) * n_ctx + memory.ROUGH_COMPUTE
+        if rough < self.available * 6 // 10:
+            return
+        needs = self._dry_run(n_ctx)
+        if needs is not None:
+            memory.check(needs, self.available, self.path.stem)
+
+    def _dry_run(self, n_ctx: int) -> memory.Needs | None:
+        """What llama.cpp would allocate; None where it can't tell, which must not keep from loading."""
+        no_devices = (ctypes.c_void_p * 1)(None)
+        params = self.llama.llama_model_default_params()
+        params.no_alloc = True
+        params.load_mode = LOAD_MODE_NONE
+        params.n_gpu_layers = 0
+        params.devices = ctypes.cast(no_devices, ctypes.c_void_p)
+        kept = self.log.lines
+        self.log.clear()
+        try:
+            model = self.llama.llama_model_load_from_file(str(self.path).encode(), params)
+            if not model:
+                return None
+            context = self.llama.llama_init_from_model(model, self._context_params(model, n_ctx))
+            needs = memory.parse(self.log.lines, self.weights)
+            if context:
+                self.llama.llama_free(context)
+            self.llama.llama_model_free(model)
+        finally:
+            self.log.clear()
+            for line in kept:
+                self.log.add(logs.DEBUG + 1, line)
+        return needs
+
+    def _n_ctx(self, n_ctx_train: int) -> int:
+        """Tokens of context, in llama.cpp's steps."""
+        wanted = self.settings.n_ctx or min(n_ctx_train or DEFAULT_CTX, DEFAULT_CTX)
+        return max(wanted + -wanted % memory.CTX_STEP, memory.CTX_STEP)
+
+    def _refuse_useless(self, model: int) -> None:
+        """Models that are loaded well, but can't continue a text token by token."""
+        llama, name = self.llama, self.path.name
+        if llama.llama_model_has_encoder(model) or not llama.llama_model_has_decoder(model):
+            raise UnsupportedError(f"{name} is an encoder or translation model: edgechat runs decoders only")
+        if llama.llama_model_is_diffusion(model):
+            raise UnsupportedError(f"{name} is a diffusion model: edgechat runs models that write in order")
+        if self._n_vocab(model) <= 0:
+            raise UnsupportedError(f"{name} has no vocabulary: it can't read or write text")
+
+    def _text_tokens(self, model: int) -> tuple[int, ...]:
+        """The HTML tag "</s>", which Qwen and Gemma have as a token of plain text.
+
+        llama.cpp takes every "</s>" for the end of a turn, whatever the file says of its type; an answer
+        with struck-out text would end there.
+        """
+        vocab = self.llama.llama_model_get_vocab(model)
+        ends = {self.llama.llama_vocab_eos(vocab), self.llama.llama_vocab_eot(vocab)}
+        found = (OVERRIDDEN.search(line) for line in self.log.lines)
+        return tuple(int(match["token"]) for match in found if match and int(match["token"]) not in ends)
+
+    def _callback(self, failures: list[BaseException]) -> Any:
+        """`on_progress` for C, where no exception may pass."""
+        on_progress = self.on_progress
+        last = -1.0
+
+        def progress(done: float, _: object) -> bool:
+            nonlocal last
+            if on_progress is None or (done < 1 and done - last < 0.01):
+                return True
+            last = done
+            try:
+                if on_progress(done):
+                    return True
+                failures.append(LoadCancelled())
+            except BaseException as error:
+                failures.append(error)
+            return False
+
+        return self.llama.llama_progress_callback(progress)
+
+    def _failure(self) -> EdgechatError:
+        """The error that llama.cpp's log tells of."""
+        reason = self.log.last_error()
+        text = f"{self.path.name}: {reason or 'llama.cpp gave no reason'}"
+        everything = "\n".join(self.log.lines)
+        if NO_MEMORY.search(reason):
+            return ResourceError(f"not enough memory for {text}")
+        if UNSUPPORTED.search(reason) or UNSUPPORTED.search(everything):
+            return UnsupportedError(f"llama.cpp can't run {text}")
+        return BrokenModelError(f"llama.cpp can't load {text}")
+
+    def _notes(self, model: int, layers: int, offloaded: int, n_ctx: int) -> list[str]:
+        notes = []
+        total = self.llama.llama_model_n_layer(model) + 1
+        wanted = self.settings.n_gpu_layers
+        target = total if wanted < 0 else min(wanted, total)
+        if self.gpus and offloaded < target:
+            where = ", ".join(gpu.label for gpu in self.gpus)
+            if offloaded:
+                notes.append(f"only {offloaded} of {total} layers fit on {where}; the CPU runs the rest")
+            else:
+                notes.append(f"the model does not fit on {where}: it runs on the CPU")
+        trained = self.llama.llama_model_n_ctx_train(model)
+        if 0 < trained < n_ctx:
+            notes.append(
+                f"the model was trained on {trained} tokens of context; beyond them, of {n_ctx}, "
+                "it may lose the thread"
+            )
+        return notes
+
+    def _note_missing_gpu(self) -> None:
+        if self.settings.n_gpu_layers == 0:
+            return
+        if self.llama.llama_supports_gpu_offload():
+            built_in = ", ".join(name for name in backends() if name not in ("CPU", "BLAS", "RPC"))
+            self.notes.append(f"llama.cpp was built with {built_in}, but found no GPU: it runs on the CPU")
+        elif self.settings.n_gpu_layers > 0:
+            self.notes.append("llama.cpp was built without GPU support: it runs on the CPU")
+
+    def _kv_formula(self, model: int) -> int:
+        """Bytes of the cache for a token, for a model whose layers are all alike."""
+        llama = self.llama
+        heads = max(1, llama.llama_model_n_head(model))
+        architecture = meta(model, "general.architecture")
+        head = llama.llama_model_n_embd(model) // heads
+        k = int(meta(model, f"{architecture}.attention.key_length") or head)
+        v = int(meta(model, f"{architecture}.attention.value_length") or head)
+        values = llama.llama_model_n_layer(model) * llama.llama_model_n_head_kv(model) * (k + v)
+        return int(values * BYTES_PER_VALUE[self.settings.kv_type])
+
+    def _kv_bytes(self, model: int) -> int:
+        """Bytes of the cache for a token: the formula where llama.cpp's log agrees with it, else the log."""
+        formula = self._kv_formula(model)
+        logged = memory.kv_bytes_per_token(self.log.lines)
+        if logged is None or abs(logged - formula) <= max(64, formula // 200):
+            return formula
+        return logged
+
+    def _n_vocab(self, model: int) -> int:
+        return int(self.llama.llama_vocab_n_tokens(self.llama.llama_model_get_vocab(model)))
+
+
+def outputs_max(n_vocab: int, n_batch: int, n_sequences: int) -> int:
+    """Most rows of logits that one call of llama.cpp may give: its buffers are that large.
+
+    A row is 1 MiB for a vocabulary of 262,144, and llama.cpp's own default is a row for each token of a
+    batch. No more than 128 MiB are taken, but 64 rows and one for each sequence always.
+    """
+    return min(n_batch, max(LOGITS_BYTES // (4 * max(1, n_vocab)), MIN_OUTPUTS, n_sequences))
+
+
+def meta(model: int, key: str) -> str | None:
+    """A scalar of the GGUF header as text; None where there is none."""
+    llama = abi.llama()
+    room = 256
+    while True:
+        buffer = ctypes.create_string_buffer(room)
+        n = llama.llama_model_meta_val_str(model, key.encode(), buffer, room)
+        if n < 0:
+            return None
+        if n < room:
+            return buffer.raw[:n].decode("utf-8", "replace")
+        room = n + 1
+
+
+def _weights(path: Path) -> int:
+    """Bytes of the model's files.
+
+    Raises:
+        NotFoundError: no such file, or it can't be read.
+    """
+    try:
+        if path.is_dir():
+            raise NotFoundError(f"{path} is a folder: name the GGUF file in it")
+        with path.open("rb"):
+            pass
+        return sum(part.stat().st_size for part in parts(path))
+    except FileNotFoundError as error:
+        raise NotFoundError(f"no such model file: {path}") from error
+    except OSError as error:
+        raise NotFoundError(f"{path} can't be read: {error.strerror}") from error

@@ -1,0 +1,142 @@
+"""The model's own vocabulary, through llama.cpp."""
+
+import ctypes
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from edgechat.runtimes.llamacpp import abi
+
+PIECE_BYTES = 64
+SURROGATES = re.compile("[\ud800-\udfff]")
+NO_TOKEN = -1
+
+# Texts of tokens that end a turn. llama.cpp knows the first group itself and decides case by case (in a
+# Harmony vocabulary "<|end|>" only ends a message, in Gemma 4's "</s>" is an HTML tag), so its word counts
+# there. The second group are the marks of families whose files often name only "end of text" as the end:
+# Llama 4, OpenChat, Command R, HyperCLOVA, EXAONE, Ling, and GLM-4 and Phi, where a model that opens the
+# user's turn has ended its own. They count only as control tokens, which no text that a model writes can
+# be mistaken for.
+KNOWN_TO_LLAMA_CPP = (
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>",
+    "<end_of_turn>", "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]",
+    "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>",
+    "<｜end▁of▁sentence｜>", "[e~[",
+)  # fmt: skip
+ENDS_TURN = (
+    "<|eot|>", "<|end_of_turn|>", "<|END_OF_TURN_TOKEN|>", "<|endofturn|>", "[|endofturn|]",
+    "<|role_end|>", "<|user|>", "<|observation|>",
+)  # fmt: skip
+
+
+class LlamaCppTokenizer:
+    """Text to tokens and back. Safe to use from several threads."""
+
+    def __init__(self, model: int, texts: Iterable[int] = ()) -> None:
+        """Of a loaded model; it must not be used after the model was freed.
+
+        Args:
+            model: llama.cpp's pointer.
+            texts: tokens that llama.cpp takes for the end of a turn, though the file calls them plain text.
+        """
+        self._llama: Any = abi.llama()
+        self._vocab = self._llama.llama_model_get_vocab(model)
+        self._pieces: dict[int, bytes] = {}
+        self.n_vocab: int = self._llama.llama_vocab_n_tokens(self._vocab)
+        bos = self._llama.llama_vocab_bos(self._vocab)
+        self.bos_id: int | None = bos if 0 <= bos < self.n_vocab else None
+        self.add_bos: bool = self.bos_id is not None and self._llama.llama_vocab_get_add_bos(self._vocab)
+        for token in texts:
+            self._pieces[token] = self._piece(token, special=True)
+        self.eog_ids: tuple[int, ...] = tuple(sorted(self._find_eog() - self._pieces.keys()))
+        self._eog = frozenset(self.eog_ids)
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Token ids of `text`, without a BOS. `special`: read "<|im_end|>" as the one token it names.
+
+        Lone surrogates, which no UTF-8 can carry, are read as U+FFFD.
+
+        Raises:
+            ValueError: the text is longer than llama.cpp can count (2 GiB).
+        """
+        try:
+            data = text.encode()
+        except UnicodeEncodeError:
+            data = SURROGATES.sub("\ufffd", text).encode()
+        if not data:
+            return []
+        if len(data) >= 2**31 - 16:
+            raise ValueError(f"a text of {len(data)} bytes is too long to tokenize at once")
+        room = len(data) // 2 + 16
+        while True:
+            tokens = (ctypes.c_int32 * room)()
+            n = self._llama.llama_tokenize(self._vocab, data, len(data), tokens, room, False, special)
+            if n >= 0:
+                return tokens[:n]
+            if -n <= room:
+                raise ValueError(f"a text of {len(data)} bytes is too long to tokenize at once")
+            room = -n
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that a token stands for; a control token stands for none.
+
+        Raises:
+            ValueError: no such token.
+        """
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._piece(token, special=False)
+        return piece
+
+    def name(self, token: int) -> str:
+        """A token's text, control tokens included ("<|im_end|>").
+
+        Raises:
+            ValueError: no such token.
+        """
+        return self._piece(token, special=True).decode("utf-8", "replace")
+
+    def is_eog(self, token: int) -> bool:
+        """Whether the token ends the model's turn."""
+        return token in self._eog
+
+    def _piece(self, token: int, *, special: bool) -> bytes:
+        if not 0 <= token < self.n_vocab:
+            raise ValueError(f"no token {token}: the vocabulary has {self.n_vocab}")
+        room = PIECE_BYTES
+        while True:
+            buffer = ctypes.create_string_buffer(room)
+            n = self._llama.llama_token_to_piece(self._vocab, token, buffer, room, 0, special)
+            if n >= 0:
+                return buffer.raw[:n]
+            room = -n  # pieces longer than the buffer exist: runs of spaces, lines of dashes
+
+    def _find_eog(self) -> set[int]:
+        """Every token that ends a turn.
+
+        llama.cpp has no list of them, and asking for each of 262,144 tokens takes a tenth of a second, so
+        all that its own rules can mark is asked for: the named special tokens and the texts that it knows.
+        """
+        llama, vocab = self._llama, self._vocab
+        candidates = {
+            llama.llama_vocab_eos(vocab),
+            llama.llama_vocab_eot(vocab),
+            llama.llama_vocab_fim_pad(vocab),
+            llama.llama_vocab_fim_rep(vocab),
+            llama.llama_vocab_fim_sep(vocab),
+            *(self._token_named(text) for text in KNOWN_TO_LLAMA_CPP),
+        }
+        in_range = {token for token in candidates if 0 <= token < self.n_vocab}
+        found = {token for token in in_range if llama.llama_vocab_is_eog(vocab, token)}
+        for text in ENDS_TURN:
+            token = self._token_named(text)
+            if token != NO_TOKEN and llama.llama_vocab_is_control(vocab, token):
+                found.add(token)
+        return found
+
+    def _token_named(self, text: str) -> int:
+        """The one token that `text` names, or NO_TOKEN."""
+        tokens = self.encode(text)
+        if len(tokens) == 1 and self.name(tokens[0]) == text:
+            return tokens[0]
+        return NO_TOKEN
