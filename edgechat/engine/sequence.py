@@ -65,9 +65,10 @@ class TextTokens:
         self._bos_text = ""
         if tokenizer.add_bos and tokenizer.bos_id is not None:
             self._bos_text = tokenizer.name(tokenizer.bos_id)
-        # A SentencePiece vocabulary puts a space before a text; a continuation must not get one.
+        # A SentencePiece vocabulary puts a space before a text. A continuation must not get one, so it is
+        # tokenized behind a line break, whose tokens are then taken off again.
         marked = tokenizer.encode("\n")
-        self._puts_space = bool(marked) and tokenizer.piece(marked[0]) == b" "
+        self._anchor = marked if marked and tokenizer.piece(marked[0]) == b" " else []
 
     def with_bos(self, text: str) -> str:
         """`text`, beginning with the BOS that the model wants, once."""
@@ -87,10 +88,11 @@ class TextTokens:
         tokenizer = self._tokenizer
         if first and self._bos_text and tokenizer.bos_id is not None:
             return [tokenizer.bos_id, *tokenizer.encode(text[len(self._bos_text) :], special=True)]
-        tokens = tokenizer.encode(text, special=True)
-        if self._puts_space and not first and text[0] != " " and tokenizer.piece(tokens[0]) == b" ":
-            del tokens[0]
-        return tokens
+        if self._anchor and not first:
+            tokens = tokenizer.encode("\n" + text, special=True)
+            if tokens[: len(self._anchor)] == self._anchor:
+                return tokens[len(self._anchor) :]
+        return tokenizer.encode(text, special=True)
 
     def token_at(self, transcript: Transcript, character: int) -> int:
         """How many of the transcript's tokens lie before its `character`-th character.
