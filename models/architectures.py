@@ -41,6 +41,27 @@ PRE_TOKENIZERS = frozenset({
     "spark2_5", "stablelm2", "starcoder", "superbpe", "talkie", "tekken", "tiny_aya", "trillion",
     "ufakzeka", "viking", "whitespace", "youtu",
 })
+
+# The graph builders assert that a head's keys and values are equally wide, but for these.
+KEYS_AND_VALUES_MAY_DIFFER = frozenset({
+    "arwkv7", "bailingmoe", "bailingmoe3", "clip", "deepseek2", "deepseek2-ocr", "deepseek32",
+    "deepseek4", "dots3note", "falcon-h1", "gemma", "gemma-embedding", "gemma2", "gemma3", "gemma3n",
+    "gemma4", "gemma4-assistant", "glm-dsa", "glm5-next", "gpt-oss", "hrm_text", "hy_v4", "jamba",
+    "kimi-k3", "kimi-linear", "lfm2", "lfm2moe", "mamba", "mamba2", "mimo2", "minicpm3", "mistral4",
+    "plamo2", "plamo3", "plm", "rwkv6", "rwkv6qwen2", "rwkv7", "step35", "wavtokenizer-dec",
+})
+
+# The graph builders of these assert that a head is rotated as a whole.
+ROTATE_ALL = frozenset({
+    "apertus", "arcee", "arctic", "baichuan", "chameleon", "codeshell", "cogvlm", "cohere2moe", "dbrx",
+    "deci", "deepseek", "dots1", "dream", "ernie4_5", "ernie4_5-moe", "exaone", "exaone-moe", "exaone4",
+    "falcon", "granite", "granite_swa", "granitemoe", "graniteswitch", "grok", "grovemoe",
+    "hunyuan-dense", "hunyuan-moe", "hunyuan_vl", "hy_v3", "internlm2", "jais2", "llada", "llada-moe",
+    "llama", "llama-embed", "llama4", "maincoder", "mellum", "minicpm", "mistral3", "olmo", "olmo2",
+    "olmoe", "orion", "paddleocr", "pangu-embedded", "plamo", "pockettts", "qwen2", "qwen2moe", "qwen2vl",
+    "qwen3", "qwen3moe", "qwen3tts", "qwen3vl", "qwen3vlmoe", "rnd1", "seed_oss", "smallthinker",
+    "smollm3", "starcoder2", "talkie", "xverse",
+})
 # fmt: on
 
 TOKENIZERS = frozenset({"llama", "bert", "gpt2", "hybriddna", "whitespace", "t5", "rwkv", "plamo2", "gemma4"})

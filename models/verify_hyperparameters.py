@@ -14,8 +14,6 @@ MAX_WIDTH = 2**20
 MAX_HEADS = 2**14
 MAX_HEAD_WIDTH = 2**14
 ROPE_SCALINGS = frozenset({"none", "linear", "yarn", "longrope"})
-# llama.cpp requires rotated and whole head to be equally wide.
-ROTATE_ALL = frozenset({"llama", "deci", "falcon", "llama-embed"})
 
 
 def check_hyperparameters(header: GGUFHeader) -> None:
@@ -135,19 +133,30 @@ def _check_heads(facts: Facts, layers: int, width: int) -> None:
                 "attention.head_count_kv",
                 f"= {keys} in layer {layer}, which doesn't divide the {queries} heads",
             )
-    key_width = facts.whole("attention.key_length", 1, MAX_HEAD_WIDTH, default=0)
-    facts.whole("attention.value_length", 1, MAX_HEAD_WIDTH, default=0)
-    if not key_width:
-        if heads[0] and width % heads[0]:
-            raise facts.broken(
-                "attention.head_count", f"= {heads[0]}, which doesn't divide the width {width}"
-            )
-        key_width = width // heads[0] if heads[0] else 0
-    rotated = facts.whole("rope.dimension_count", 0, MAX_HEAD_WIDTH, default=key_width)
-    if key_width and (rotated > key_width or rotated % 2):
-        raise facts.broken("rope.dimension_count", f"= {rotated}, in heads of {key_width}")
-    if architecture in ROTATE_ALL and key_width and rotated != key_width:
-        raise facts.broken("rope.dimension_count", f"= {rotated}, not the {key_width} of a head")
+    _check_head_width(facts, heads[0], width)
+
+
+def _check_head_width(facts: Facts, heads: int, width: int) -> None:
+    """The width of a head is that of its keys, its values and its rotation."""
+    architecture = facts.header.architecture
+    keys = facts.whole("attention.key_length", 1, MAX_HEAD_WIDTH, default=0)
+    values = facts.whole("attention.value_length", 1, MAX_HEAD_WIDTH, default=0)
+    if heads and width % heads and not (keys and values):
+        raise facts.broken("attention.head_count", f"= {heads}, which doesn't divide the width {width}")
+    keys = keys or (width // heads if heads else 0)
+    values = values or (width // heads if heads else 0)
+    if not keys or not values:
+        return
+    if keys != values and architecture not in known.KEYS_AND_VALUES_MAY_DIFFER:
+        name = next(
+            one for one in ("attention.key_length", "attention.value_length") if facts.get(one) is not None
+        )
+        raise facts.broken(name, f"where keys are {keys} wide and values {values}")
+    rotated = facts.whole("rope.dimension_count", 0, MAX_HEAD_WIDTH, default=keys)
+    if rotated > keys or rotated % 2:
+        raise facts.broken("rope.dimension_count", f"= {rotated}, in heads of {keys}")
+    if rotated != keys and architecture in known.ROTATE_ALL:
+        raise facts.broken("rope.dimension_count", f"= {rotated}, not the {keys} of a head")
 
 
 def _check_experts(facts: Facts, layers: int) -> None:
