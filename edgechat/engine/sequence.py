@@ -92,7 +92,10 @@ class TextTokens:
             tokens = tokenizer.encode("\n" + text, special=True)
             if tokens[: len(self._anchor)] == self._anchor:
                 return tokens[len(self._anchor) :]
-        return tokenizer.encode(text, special=True)
+        tokens = tokenizer.encode(text, special=True)
+        if self._anchor and not first and text[0] != " " and tokens[0] == self._anchor[0]:
+            del tokens[0]  # the line breaks had become one token
+        return tokens
 
     def token_at(self, transcript: Transcript, character: int) -> int:
         """How many of the transcript's tokens lie before its `character`-th character.
