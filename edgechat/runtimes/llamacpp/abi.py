@@ -96,7 +96,6 @@ FUNCTIONS = (
     "llama_state_seq_get_data",
     "llama_state_seq_get_size",
     "llama_state_seq_set_data",
-    "llama_supports_gpu_offload",
     "llama_synchronize",
     "llama_token_to_piece",
     "llama_tokenize",
@@ -118,7 +117,9 @@ REMEDY = f'pip install "llama-cpp-python=={WANTED_BINDINGS}"'
 
 @cache
 def llama() -> Any:
-    """The bindings (the module `llama_cpp.llama_cpp`), checked, with llama.cpp's backends started.
+    """The bindings (the module `llama_cpp.llama_cpp`), checked.
+
+    Before anything but `function` is called of them, `logs.capture` must start llama.cpp.
 
     Raises:
         UnsupportedError: they are not installed, don't load here, or are of another version.
@@ -133,9 +134,6 @@ def llama() -> Any:
     except Exception as error:  # a library that doesn't load raises whatever the bindings saw fit
         raise UnsupportedError(f"llama-cpp-python {found} does not load here: {error}") from error
     check(bindings, found)
-    bindings.llama_backend_init()
-    if function("ggml_backend_reg_count", ctypes.c_size_t, bindings=bindings)() == 0:
-        function("ggml_backend_load_all", None, bindings=bindings)()
     return bindings
 
 
@@ -156,20 +154,18 @@ def check(bindings: Any, found: str) -> None:
         )
 
 
-def function(name: str, result: Any, *arguments: Any, bindings: Any = None) -> Any:
+def function(name: str, result: Any, *arguments: Any) -> Any:
     """A C function of llama.cpp or ggml with a signature of our own; the bindings' own stays as it is.
 
     Args:
         name: the symbol.
         result: ctypes type of the result, None for void.
         arguments: ctypes types of the arguments.
-        bindings: the bindings' module; None for the checked one.
 
     Raises:
         UnsupportedError: there is no such symbol.
     """
-    bindings = bindings or llama()
-    for library in _libraries(bindings):
+    for library in _libraries():
         try:
             return ctypes.CFUNCTYPE(result, *arguments)((name, library))
         except AttributeError:
@@ -231,8 +227,9 @@ def _import_bindings() -> Any:
 
 
 @cache
-def _libraries(bindings: Any) -> tuple[Any, ...]:
+def _libraries() -> tuple[Any, ...]:
     """libllama, then ggml's two libraries where they can be opened on their own (Windows needs that)."""
+    bindings = llama()
     found = [bindings._lib]
     for name in ("ggml", "ggml-base"):
         try:

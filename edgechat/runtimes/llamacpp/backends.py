@@ -11,7 +11,7 @@ import msgspec
 
 from edgechat.errors import EdgechatError
 from edgechat.runtimes.llamacpp import abi, logs
-from edgechat.runtimes.llamacpp.devices import Device, backends, devices
+from edgechat.runtimes.llamacpp.devices import Device, backends, devices, gpu_backends
 
 
 class BuildInfo(msgspec.Struct, frozen=True):
@@ -27,8 +27,8 @@ class BuildInfo(msgspec.Struct, frozen=True):
     """What is built in: "CPU", "CUDA", "Metal", "Vulkan", ..."""
     features: tuple[str, ...]
     """What its CPU code uses here: "AVX2", "FMA", "OPENMP", "REPACK", ..."""
-    gpu_offload: bool
-    """A GPU backend is built in."""
+    gpu_backends: tuple[str, ...]
+    """Those of `backends` that need a GPU; where there are some but no GPU among `devices`, say so."""
     devices: tuple[Device, ...]
 
 
@@ -38,15 +38,15 @@ def build_info() -> BuildInfo:
     Raises:
         UnsupportedError: it is not installed, or of another version.
     """
-    llama = abi.llama()
     logs.capture()
+    llama = abi.llama()
     return BuildInfo(
         bindings=abi.installed_version() or "",
         library=llama.llama_version().decode(),
         path=str(Path(llama._base_path)),
         backends=backends(),
         features=features(llama.llama_print_system_info().decode("utf-8", "replace")),
-        gpu_offload=bool(llama.llama_supports_gpu_offload()),
+        gpu_backends=gpu_backends(),
         devices=devices(),
     )
 

@@ -5,7 +5,9 @@ from enum import IntEnum
 
 import msgspec
 
-from edgechat.runtimes.llamacpp import abi
+from edgechat.runtimes.llamacpp import abi, logs
+
+NOT_GPU = ("CPU", "BLAS", "RPC")
 
 
 class DeviceKind(IntEnum):
@@ -45,6 +47,7 @@ class Device(msgspec.Struct, frozen=True):
 
 def devices() -> tuple[Device, ...]:
     """Every device that is there, in llama.cpp's order."""
+    logs.capture()
     count = abi.function("ggml_backend_dev_count", ctypes.c_size_t)
     get = abi.function("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
     return tuple(_device(get(index)) for index in range(count()))
@@ -60,10 +63,16 @@ def gpus() -> tuple[Device, ...]:
 
 def backends() -> tuple[str, ...]:
     """Names of what is built in, whether or not there is a device for it: "CUDA", "Metal", "CPU"."""
+    logs.capture()
     count = abi.function("ggml_backend_reg_count", ctypes.c_size_t)
     get = abi.function("ggml_backend_reg_get", ctypes.c_void_p, ctypes.c_size_t)
     name = abi.function("ggml_backend_reg_name", ctypes.c_char_p, ctypes.c_void_p)
     return tuple(_text(name(get(index))) for index in range(count()))
+
+
+def gpu_backends() -> tuple[str, ...]:
+    """Those of `backends` that need a GPU."""
+    return tuple(name for name in backends() if name not in NOT_GPU)
 
 
 def _device(pointer: int) -> Device:

@@ -17,7 +17,7 @@ from edgechat.errors import (
 )
 from edgechat.records import LoadSettings
 from edgechat.runtimes.llamacpp import abi, logs, memory
-from edgechat.runtimes.llamacpp.devices import Device, backends, gpus
+from edgechat.runtimes.llamacpp.devices import Device, gpu_backends, gpus
 from edgechat.runtimes.llamacpp.fingerprint import parts
 
 Progress = Callable[[float], bool]
@@ -100,8 +100,8 @@ class _Loader:
         self.path = path
         self.weights = weights
         self.on_progress = on_progress
-        self.llama: Any = abi.llama()
         self.log = logs.capture()
+        self.llama: Any = abi.llama()
         self.available = hardware.memory().available
         self.gpus = gpus() if settings.n_gpu_layers else ()
         self.n_threads = settings.n_threads or hardware.physical_cores()
@@ -112,7 +112,8 @@ class _Loader:
         if not self.gpus:
             self._note_missing_gpu()
             if self.weights + memory.HEADROOM > self.available:
-                memory.check(memory.Needs(self.weights, 0, 0, self._n_ctx(0)), self.available, self.path.stem)
+                alone = memory.Needs(self.weights, 0, 0, self._n_ctx(0))
+                memory.check(alone, self.available, self.path.stem, 0)
             return self._attempt(0)
         try:
             return self._attempt(wanted)
@@ -207,7 +208,8 @@ class _Loader:
             return
         needs = self._dry_run(n_ctx)
         if needs is not None:
-            memory.check(needs, self.available, self.path.stem)
+            trained = self.llama.llama_model_n_ctx_train(model)
+            memory.check(needs, self.available, self.path.stem, trained)
 
     def _dry_run(self, n_ctx: int) -> memory.Needs | None:
         """What llama.cpp would allocate; None where it can't tell, which must not keep from loading."""
@@ -313,8 +315,7 @@ class _Loader:
     def _note_missing_gpu(self) -> None:
         if self.settings.n_gpu_layers == 0:
             return
-        if self.llama.llama_supports_gpu_offload():
-            built_in = ", ".join(name for name in backends() if name not in ("CPU", "BLAS", "RPC"))
+        if built_in := ", ".join(gpu_backends()):
             self.notes.append(f"llama.cpp was built with {built_in}, but found no GPU: it runs on the CPU")
         elif self.settings.n_gpu_layers > 0:
             self.notes.append("llama.cpp was built without GPU support: it runs on the CPU")

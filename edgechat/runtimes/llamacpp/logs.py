@@ -67,13 +67,25 @@ def _installed() -> tuple[Log, object]:
     return log, keep  # the callback lives as long as llama.cpp may call it
 
 
+@cache
+def _start() -> None:
+    """Start llama.cpp and its backends, which log while they look for their devices."""
+    abi.llama().llama_backend_init()
+    if abi.function("ggml_backend_reg_count", ctypes.c_size_t)() == 0:
+        abi.function("ggml_backend_load_all", None)()
+
+
 def capture() -> Log:
-    """The process's log; from here on llama.cpp logs into it alone.
+    """The process's log; from here on llama.cpp logs into it alone. Starts llama.cpp the first time.
 
     To be called before each load: importing llama-cpp-python's high-level class redirects the log.
+
+    Raises:
+        UnsupportedError: llama-cpp-python is not installed, or of another version.
     """
     log, callback = _installed()
     abi.llama().llama_log_set(callback, ctypes.c_void_p(None))
+    _start()
     return log
 
 

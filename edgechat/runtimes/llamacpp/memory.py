@@ -82,13 +82,14 @@ def layer_count(lines: Iterable[str]) -> int | None:
     return None
 
 
-def check(needs: Needs, available: int, name: str) -> None:
+def check(needs: Needs, available: int, name: str, n_ctx_train: int) -> None:
     """Refuse what doesn't fit into main memory.
 
     Args:
         needs: what it takes of main memory.
         available: bytes that can be taken without swapping.
         name: the model's name, for the message.
+        n_ctx_train: tokens of context that it was trained on; 0 if unknown. No more are proposed.
 
     Raises:
         ResourceError: with the numbers, and the context that would fit.
@@ -100,6 +101,7 @@ def check(needs: Needs, available: int, name: str) -> None:
     says += f", {gib(max(0, available))} are free"
     fits = fitting_ctx(needs, room)
     if fits:
+        fits = min(fits, max(n_ctx_train, SMALLEST_CTX)) if n_ctx_train else fits
         raise ResourceError(f"{says}: try --ctx {fits}")
     raise ResourceError(f"{says}: its weights alone are {gib(needs.weights)}; choose a smaller model or type")
 
