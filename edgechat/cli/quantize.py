@@ -1,0 +1,167 @@
+"""`edgechat quantize`: a checkpoint becomes a model that runs here."""
+
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgechat.cli.output import answer, json_object, note, printable
+from edgechat.errors import UsageError
+
+if TYPE_CHECKING:
+    from quantize.pipeline import Result
+    from quantize.progress import Progress, Step
+
+app = typer.Typer(rich_markup_mode=None)
+
+FORMATS = ("gguf",)
+
+
+@app.command(epilog="Then talk to it:  edgechat chat RESULT")
+def quantize(
+    source: Annotated[Path, typer.Argument(help="A checkpoint's folder (safetensors), or a GGUF file.")],
+    *,
+    to: Annotated[str, typer.Option("--to", help="The format: gguf.")] = "gguf",
+    kind: Annotated[
+        str, typer.Option("--type", help="f32, f16, bf16, q8_0, q6_k, q5_k_m, q4_k_m, q4_0, iq4_xs, ...")
+    ] = "q4_k_m",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A file, or a folder for it; else: this folder.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the output if it is there.")] = False,
+    threads: Annotated[int, typer.Option(min=0, max=512, help="Threads; 0: automatic.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, when it is done.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")] = False,
+) -> None:
+    """Turn a checkpoint into a model that runs here: its path on stdout, all else on stderr."""
+    if to.lower() not in FORMATS:
+        raise UsageError(f"there is no format {to!r}: give {' or '.join(FORMATS)}")
+    from quantize.pipeline import Request, run
+    from quantize.plan import target_of
+
+    request = Request(source, target_of(kind), output, force, threads)
+    with _stopped_by_sigterm(), _shown(quiet=quiet) as progress:
+        result = run(request, progress)
+    if not quiet:
+        _summary(result)
+    if as_json:
+        json_object(_record(result))
+    else:
+        answer(f"{result.path}\n")
+
+
+def _summary(result: "Result") -> None:
+    from quantize.plan import human
+
+    for text in result.notes:
+        note(f"note: {text}")
+    note(
+        f"{result.path.name}: {human(result.n_bytes)}, {result.bits_per_weight:.2f} bits per weight "
+        f"(source {human(result.source_bytes)}), {result.seconds:.1f} s"
+    )
+    note(f'Try it: edgechat ask {shlex.quote(str(result.path))} "Why is the sky blue?"')
+
+
+def _record(result: "Result") -> dict[str, Any]:
+    return {
+        "path": str(result.path),
+        "architecture": result.architecture,
+        "type": result.type,
+        "bytes": result.n_bytes,
+        "parameters": result.n_parameters,
+        "bits_per_weight": round(result.bits_per_weight, 4),
+        "source_bytes": result.source_bytes,
+        "seconds": round(result.seconds, 3),
+        "notes": list(result.notes),
+    }
+
+
+@contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the run as Ctrl-C does, so that nothing unfinished is left."""
+
+    def stop(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _shown(*, quiet: bool) -> Iterator["Progress"]:
+    """A bar on a terminal; a line per stage elsewhere; nothing where that was asked for."""
+    from quantize.progress import silent
+
+    if quiet:
+        yield silent
+    elif not sys.stderr.isatty():
+        yield _Lines()
+    else:
+        with _bar() as progress:
+            yield progress
+
+
+class _Lines:
+    """For a log: when a stage begins, and where it is every ten seconds."""
+
+    EVERY_S = 10.0
+
+    def __init__(self) -> None:
+        self._stage = ""
+        self._next = 0.0
+
+    def __call__(self, step: "Step") -> None:
+        from quantize.plan import human
+
+        now = time.monotonic()
+        if step.stage != self._stage:
+            self._stage, self._next = step.stage, now + self.EVERY_S
+            note(f"{step.stage}: {step.total} tensors, {human(step.total_bytes)}")
+        elif now >= self._next:
+            self._next = now + self.EVERY_S
+            note(f"{step.stage}: {step.index}/{step.total}, {100 * step.done_bytes // step.total_bytes}%")
+
+
+@contextmanager
+def _bar() -> Iterator["Progress"]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description:8}", markup=False),
+        BarColumn(bar_width=None),
+        TextColumn("{task.fields[where]}", markup=False),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[name]}", markup=False),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def show(step: "Step") -> None:
+            where = f"{step.index}/{step.total}"
+            name = printable(step.name)
+            if step.stage not in tasks:
+                for task in tasks.values():
+                    bar.update(task, completed=bar.tasks[task].total, name="")
+                tasks[step.stage] = bar.add_task(step.stage, total=step.total_bytes, where=where, name=name)
+            bar.update(tasks[step.stage], completed=step.done_bytes, where=where, name=name)
+
+        yield show

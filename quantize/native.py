@@ -1,0 +1,240 @@
+"""llama.cpp's own quantization, in a process of its own: `python -m quantize.native`.
+
+A file that makes llama.cpp abort ends that process and not ours, and Ctrl-C can stop it at once. The job
+goes in as one line of JSON on stdin; what llama.cpp logs comes back as lines of JSON on stdout. The process
+ends when its stdin does, so it can't outlive us.
+"""
+
+import ctypes
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from models.ggml_types import BLOCKS, GGMLType
+from quantize.errors import NativeFailure
+
+QUANTIZE_PARAMS_BYTES = 64  # of the llama.cpp that the bindings describe
+
+_BEGUN = re.compile(r"^\[\s*(\d+)/\s*(\d+)\]\s+(\S+)\s+- \[([\d, ]+)\], type =\s*(\S+),")
+_BECOMES = re.compile(r"-> .*\((\w+)\)\s*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What llama.cpp shall do."""
+
+    source: str
+    output: str
+    ftype: int
+    threads: int
+    requantize: bool
+    """The source may be quantized already."""
+    dry_run: bool
+    """Only say what each tensor would become."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor that llama.cpp has begun, or in a dry run: what it becomes."""
+
+    index: int
+    """From 1."""
+    total: int
+    name: str
+    n_bytes: int
+    """In the source."""
+    becomes: GGMLType
+    """Its type in the source, unless it is a dry run."""
+    n_elements: int
+
+    @property
+    def becomes_bytes(self) -> int:
+        """In the type that it becomes."""
+        block = BLOCKS[self.becomes]
+        return self.n_elements // block.elements * block.n_bytes
+
+
+def run(order: Order, tell: Callable[[Tensor], None]) -> None:
+    """Have llama.cpp quantize a file, and hear of each tensor.
+
+    Raises:
+        NativeFailure: llama.cpp refused, or its process died; with its last words.
+    """
+    words: list[str] = []
+    with _process(order) as process:
+        assert process.stdout is not None
+        done = False
+        for line in process.stdout:
+            try:
+                message = json.loads(line)
+            except ValueError:
+                continue
+            if "tensor" in message:
+                tell(_tensor(message["tensor"]))
+            elif "words" in message:
+                words.append(message["words"])
+            elif "done" in message:
+                done = message["done"] == 0
+        code = process.wait()
+    if not done or code != 0:
+        how = f"ended with {code}" if code >= 0 else f"died of signal {-code}"
+        said = words[-1] if words else "it said nothing"
+        raise NativeFailure(f"llama.cpp could not quantize {order.source}: {said} (its process {how})")
+
+
+def _tensor(raw: dict[str, Any]) -> Tensor:
+    return Tensor(**{**raw, "becomes": GGMLType(raw["becomes"])})
+
+
+@contextmanager
+def _process(order: Order) -> Iterator[subprocess.Popen[str]]:
+    """The process, killed on the way out if it still runs."""
+    process = subprocess.Popen(
+        # -P: no module out of the folder that we happen to be called in.
+        [sys.executable, "-P", "-m", "quantize.native"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        env={**os.environ, "GGML_NO_BACKTRACE": "1"},
+    )
+    assert process.stdin is not None
+    try:
+        process.stdin.write(json.dumps(asdict(order)) + "\n")
+        process.stdin.flush()
+        yield process
+    except BrokenPipeError:
+        raise NativeFailure("the process that quantizes could not be started") from None
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        # Closing flushes, and there is nobody to flush to.
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except OSError:
+                    continue
+
+
+# --- inside the process
+
+
+class _Log:
+    """Puts llama.cpp's log together again, which comes in pieces of lines, and reports what matters."""
+
+    def __init__(self, report: Callable[[dict[str, Any]], None], *, dry_run: bool) -> None:
+        self.report = report
+        self.dry_run = dry_run
+        self.line = ""
+        self.begun: Tensor | None = None
+
+    def add(self, level: int, text: str) -> None:
+        self.line += text
+        match = _BEGUN.match(self.line)
+        if match is not None and self.begun is None:
+            self.begun = self._tensor(match)
+            if not self.dry_run:
+                self.report({"tensor": asdict(self.begun)})
+        if not self.line.endswith("\n"):
+            return
+        if self.begun is not None and self.dry_run:
+            becomes = _BECOMES.search(self.line)
+            tensor = asdict(self.begun)
+            if becomes is not None:
+                tensor["becomes"] = int(GGMLType[becomes[1].upper()])
+            self.report({"tensor": tensor})
+        elif match is None and level >= 4 and self.line.strip():  # GGML_LOG_LEVEL_ERROR
+            self.report({"words": " ".join(self.line.split())[:500]})
+        self.line, self.begun = "", None
+
+    def _tensor(self, match: re.Match[str]) -> Tensor:
+        kind = GGMLType[match[5].upper()]
+        n_elements = 1
+        for n in match[4].split(","):
+            n_elements *= int(n)
+        block = BLOCKS[kind]
+        n_bytes = n_elements // block.elements * block.n_bytes
+        return Tensor(int(match[1]), int(match[2]), match[3], n_bytes, kind, n_elements)
+
+
+def main() -> int:
+    """Do the order that stdin brings.
+
+    Returns:
+        llama.cpp's own code: 0 where it succeeded.
+    """
+    order = Order(**json.loads(sys.stdin.readline()))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    ours = os.dup(1)
+    os.dup2(2, 1)  # whatever native code prints stays out of the protocol
+
+    def report(message: dict[str, Any]) -> None:
+        os.write(ours, (json.dumps(message) + "\n").encode())
+
+    code = _quantize(order, _Log(report, dry_run=order.dry_run))
+    report({"done": code})
+    return code
+
+
+def _end_with_parent() -> None:
+    sys.stdin.read()
+    os._exit(1)
+
+
+def _quantize(order: Order, log: _Log) -> int:
+    import llama_cpp
+
+    size = ctypes.sizeof(llama_cpp.llama_model_quantize_params)
+    if size != QUANTIZE_PARAMS_BYTES:
+        log.report({"words": f"its settings have {size} bytes, not {QUANTIZE_PARAMS_BYTES}: another version"})
+        return 1
+
+    @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
+    def on_log(level: int, text: bytes, _: ctypes.c_void_p) -> None:
+        log.add(level, text.decode("utf-8", "replace"))
+
+    llama_cpp.llama_log_set(on_log, ctypes.c_void_p(0))
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.nthread = order.threads
+    params.ftype = order.ftype
+    params.allow_requantize = order.requantize
+    params.dry_run = order.dry_run
+    code: int = llama_cpp.llama_model_quantize(
+        os.fsencode(order.source), os.fsencode(order.output), ctypes.byref(params)
+    )
+    return code
+
+
+def exact_types(source: Path, ftype: int, *, requantize: bool) -> dict[str, Tensor]:
+    """What each tensor of a GGUF file would become: a dry run, which reads the header alone.
+
+    Raises:
+        NativeFailure: llama.cpp refused.
+    """
+    tensors: dict[str, Tensor] = {}
+
+    def keep(tensor: Tensor) -> None:
+        tensors[tensor.name] = tensor
+
+    run(Order(str(source), "", ftype, 1, requantize, dry_run=True), keep)
+    return tensors
+
+
+if __name__ == "__main__":
+    # Ctrl-C reaches the whole group; what to do about it is our parent's decision.
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(main())

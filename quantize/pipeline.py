@@ -1,0 +1,259 @@
+"""One run: a checkpoint in, a GGUF file out, or nothing."""
+
+import errno
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from models.checkpoint import GGUFCheckpoint, SafetensorsCheckpoint, open_checkpoint
+from models.ggml_types import GGMLType
+from models.verify import verify_gguf
+from quantize import convert, native
+from quantize.convert import Chunks, Conversion, Job
+from quantize.errors import BadRequest, NotEnoughDisk, OutputExists, SourceNotFound
+from quantize.formats.gguf import data_bytes, header_bytes, padded, write_tensor
+from quantize.partial import finish, partial, remove_stale
+from quantize.plan import Target, check_disk, human
+from quantize.progress import Progress, Stage, Step, silent
+
+AGAIN = (
+    "the source is quantized already, and a second quantization costs quality: "
+    "take the original checkpoint where you can"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a person asks for."""
+
+    source: Path
+    """A folder in safetensors, or a GGUF file."""
+    target: Target
+    output: Path | None = None
+    """A file, or a folder for it; None: the current folder."""
+    force: bool = False
+    """Replace the output."""
+    threads: int = 0
+    """0: as many as there are cores for us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came out."""
+
+    path: Path
+    architecture: str
+    type: str
+    n_bytes: int
+    n_parameters: int
+    source_bytes: int
+    seconds: float
+    notes: tuple[str, ...]
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Of the whole file."""
+        return 8 * self.n_bytes / self.n_parameters
+
+
+def run(request: Request, progress: Progress = silent) -> Result:
+    """Convert and quantize. The output appears whole, checked and flushed, or not at all.
+
+    Raises:
+        FileNotFoundError: the source, or a part of it, is missing.
+        ModelError: the source is broken, or not supported.
+        QuantizeError: the request can't be done.
+    """
+    begun = time.monotonic()
+    source = request.source
+    if not source.exists():
+        raise SourceNotFound(f"nothing at {source}: give a checkpoint's folder or a GGUF file")
+    output = output_path(request)
+    remove_stale(output)
+    with open_checkpoint(source) as checkpoint, _said_when_full(output):
+        if isinstance(checkpoint, GGUFCheckpoint):
+            architecture, n_parameters, notes = _from_gguf(checkpoint, request, output, progress)
+        else:
+            architecture, n_parameters, notes = _from_folder(checkpoint, request, output, progress)
+        source_bytes = sum(tensor.n_bytes for tensor in checkpoint.tensors.values())
+    return Result(
+        path=output,
+        architecture=architecture,
+        type=request.target.label,
+        n_bytes=output.stat().st_size,
+        n_parameters=n_parameters,
+        source_bytes=source_bytes,
+        seconds=time.monotonic() - begun,
+        notes=notes,
+    )
+
+
+def output_path(request: Request) -> Path:
+    """Where the result goes.
+
+    Raises:
+        BadRequest: there is no such folder, or it is the source itself.
+        OutputExists: it is there already.
+    """
+    name = f"{_stem(request.source)}-{request.target.label}.gguf"
+    output = Path(name) if request.output is None else request.output
+    if output.is_dir():
+        output = output / name
+    output = output.absolute()
+    if not output.parent.is_dir():
+        raise BadRequest(f"there is no folder {output.parent}: make it, or give another place with -o")
+    if not os.access(output.parent, os.W_OK):
+        raise BadRequest(f"{output.parent} may not be written to: give another place with -o")
+    if output.exists():
+        if output.samefile(request.source):
+            raise BadRequest(f"{output} is the source itself: give another name with -o")
+        if not output.is_file():
+            raise BadRequest(f"{output} is not a file: give another name with -o")
+        if not request.force:
+            raise OutputExists(f"{output} exists already: --force replaces it, -o gives another name")
+    return output
+
+
+def _stem(source: Path) -> str:
+    """The model's name, without the type that a GGUF file's name ends in."""
+    resolved = source.resolve()
+    if resolved.is_dir():
+        return resolved.name or "model"
+    return re.sub(r"(?i)[-._](i?q\d\w*|b?f16|f32)$", "", resolved.stem) or "model"
+
+
+def _from_gguf(
+    checkpoint: GGUFCheckpoint, request: Request, output: Path, progress: Progress
+) -> tuple[str, int, tuple[str, ...]]:
+    verify_gguf(request.source)
+    kinds = {tensor.type for tensor in checkpoint.tensors.values() if len(tensor.shape) > 1}
+    quantized = bool(kinds - {GGMLType.F32, GGMLType.F16, GGMLType.BF16})
+    notes = (AGAIN,) if quantized and request.target.name not in {"f32", "f16", "bf16"} else ()
+    if request.target.direct is not None:
+        conversion = convert.from_gguf(checkpoint, request.target)
+        with partial(output) as path:
+            header = header_bytes(conversion.metadata, conversion.tensors)
+            check_disk(output.parent, len(header) + data_bytes(conversion.tensors))
+            path.write_bytes(header)
+            _fill(path, len(header), conversion, progress)
+            _deliver(path, output, progress)
+        return conversion.architecture, conversion.n_parameters, notes
+    size = checkpoint.header.n_header_bytes
+    _quantize(request.source, output, request, progress, header_size=size, requantize=quantized)
+    n_parameters = sum(tensor.n_elements for tensor in checkpoint.tensors.values())
+    return checkpoint.header.architecture, n_parameters, notes
+
+
+def _from_folder(
+    checkpoint: SafetensorsCheckpoint, request: Request, output: Path, progress: Progress
+) -> tuple[str, int, tuple[str, ...]]:
+    conversion = convert.from_folder(request.source, checkpoint, request.target)
+    header = header_bytes(conversion.metadata, conversion.tensors)
+    size = len(header) + data_bytes(conversion.tensors)
+    with partial(output) as path:
+        if request.target.direct is not None:
+            check_disk(output.parent, size)
+            path.write_bytes(header)
+            _fill(path, len(header), conversion, progress)
+            _deliver(path, output, progress)
+        else:
+            # A file of that size without contents: enough for llama.cpp to say what each tensor becomes.
+            with path.open("wb") as file:
+                file.write(header)
+                file.truncate(size)
+            result = _result_size(path, request.target, len(header), requantize=False)
+            check_disk(output.parent, result, size)
+            _fill(path, len(header), conversion, progress)
+            _quantize(path, output, request, progress, header_size=None, requantize=False)
+    return conversion.architecture, conversion.n_parameters, conversion.notes
+
+
+def _fill(path: Path, start: int, conversion: Conversion, progress: Progress) -> None:
+    """Write all tensors after the header."""
+    total_bytes = sum(job.source_bytes for job in conversion.jobs)
+    total, done = len(conversion.jobs), 0
+    with path.open("rb+") as file:
+        file.seek(start)
+        for index, job in enumerate(conversion.jobs, 1):
+            step = Step(Stage.CONVERT, index, total, job.tensor.name, done, total_bytes)
+            progress(step)
+            write_tensor(file, job.tensor, _told(job, step, progress))
+            done += job.source_bytes
+
+
+def _told(job: Job, begun: Step, progress: Progress) -> Chunks:
+    """The job's data; after each piece the progress is told."""
+    written = 0
+    for chunk in job.chunks():
+        yield chunk
+        written += len(chunk)
+        part = job.source_bytes * written // job.tensor.n_bytes
+        progress(replace(begun, done_bytes=begun.done_bytes + part))
+
+
+def _result_size(source: Path, target: Target, header_size: int, *, requantize: bool) -> int:
+    """Of the file that llama.cpp would write, to the byte: its header is as long as the source's."""
+    tensors = native.exact_types(source, target.ftype, requantize=requantize).values()
+    return padded(header_size) + sum(padded(tensor.becomes_bytes) for tensor in tensors)
+
+
+def _quantize(
+    source: Path,
+    output: Path,
+    request: Request,
+    progress: Progress,
+    *,
+    header_size: int | None,
+    requantize: bool,
+) -> None:
+    """Have llama.cpp do it. `header_size`: check the disk first, for a source with a header of that size."""
+    if header_size is not None:
+        check_disk(output.parent, _result_size(source, request.target, header_size, requantize=requantize))
+    sizes = {tensor.name: tensor.n_bytes for tensor in verify_gguf(source).tensors}
+    total_bytes, done = sum(sizes.values()), 0
+
+    def tell(tensor: native.Tensor) -> None:
+        nonlocal done
+        progress(Step(Stage.QUANTIZE, tensor.index, tensor.total, tensor.name, done, total_bytes))
+        done += tensor.n_bytes
+
+    with partial(output) as path:
+        threads = request.threads or usable_cores()
+        order = native.Order(str(source), str(path), request.target.ftype, threads, requantize, dry_run=False)
+        native.run(order, tell)
+        _deliver(path, output, progress)
+
+
+def _deliver(path: Path, output: Path, progress: Progress) -> None:
+    """Check the finished file as one from strangers is checked, flush it, and give it its name."""
+    header = verify_gguf(path)
+    n = len(header.tensors)
+    progress(Step(Stage.CHECK, n, n, output.name, header.file_size, header.file_size))
+    finish(path, output)
+
+
+@contextmanager
+def _said_when_full(output: Path) -> Iterator[None]:
+    """A disk that fills up in spite of the check, because others write too."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+        import shutil
+
+        free = shutil.disk_usage(output.parent).free
+        raise NotEnoughDisk(
+            f"{output.parent} is full ({human(free)} free): make room or give another place with -o"
+        ) from None
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
