@@ -6,8 +6,9 @@ from typing import Annotated, Any
 import typer
 
 from edgechat.cli.output import json_object, note, one_line
-from edgechat.cli.tables import bytes_text, count_text, pairs, table
+from edgechat.cli.tables import pairs, table
 from edgechat.errors import BrokenModelError, EngineCrashedError, ExitCode, from_exception
+from edgechat.units import bytes_text, count_text
 
 app = typer.Typer(no_args_is_help=True, help="List, show and verify the models on this machine.")
 

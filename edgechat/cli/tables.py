@@ -1,30 +1,9 @@
-"""Figures and tables: laid out for a person, tab-separated for a pipe."""
+"""Tables: laid out for a person, tab-separated for a pipe."""
 
 import sys
 from collections.abc import Sequence
 
 from edgechat.cli.output import one_line
-
-UNITS = ("B", "kB", "MB", "GB", "TB")
-
-
-def bytes_text(count: int) -> str:
-    """A size as a person reads it: 98362432 is "98.4 MB"."""
-    size = float(count)
-    for unit in UNITS[:-1]:
-        if size < 999.95 if unit != "B" else size < 1000:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} {UNITS[-1]}"
-
-
-def count_text(count: int) -> str:
-    """A number of weights as a person reads it: 134515008 is "135M"."""
-    for limit, unit in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k")):
-        if count >= limit * 0.9995:
-            share = count / limit
-            return f"{share:.0f}{unit}" if share >= 99.95 else f"{share:.3g}{unit}"
-    return str(count)
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
