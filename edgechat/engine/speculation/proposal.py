@@ -1,0 +1,47 @@
+"""A drafted token."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Distribution(Protocol):
+    """What a token is drawn from: `edgechat.engine.sampling.Distribution`, as far as it matters here."""
+
+    @property
+    def ids(self) -> npt.NDArray[np.int64]:
+        """Candidates, [n], each once; all others have probability 0."""
+        ...
+
+    @property
+    def probabilities(self) -> npt.NDArray[np.float64]:
+        """[n], summing to 1."""
+        ...
+
+
+class Source(StrEnum):
+    """Who proposes."""
+
+    NGRAM = "ngram"
+    """The conversation's own words."""
+    PAST = "past"
+    """Those of earlier conversations."""
+    MODEL = "model"
+    """A smaller model."""
+    HEADS = "heads"
+    """Medusa heads of the model itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One proposed token."""
+
+    token: int
+    source: Source
+    confidence: float
+    """The proposer's own measure, 0 to 1; not a probability until `Calibration` makes it one."""
+    drawn_from: Distribution | None = None
+    """q, what `token` was drawn from, after temperature and all else; None: it was chosen, not drawn."""

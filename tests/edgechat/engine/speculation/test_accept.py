@@ -1,0 +1,236 @@
+"""The acceptance rule gives the target's distribution, exactly: 20,000 draws and Pearson's test."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgechat.engine.speculation.accept import (
+    Verdict,
+    acceptance,
+    compare,
+    compare_greedy,
+    draw,
+    probability,
+    residual,
+    verify,
+)
+from edgechat.engine.speculation.coupling import race
+from edgechat.engine.speculation.proposal import Draft, Source
+from tests.oracles.speculation import chi_squared_p, chi_squared_survival, count
+
+N = 20_000
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """A distribution as the sampler gives it."""
+
+    ids: np.ndarray
+    probabilities: np.ndarray
+
+    def as_dict(self) -> dict[int, float]:
+        return dict(zip(self.ids.tolist(), self.probabilities.tolist(), strict=True))
+
+
+def sparse(**weights: float) -> Sparse:
+    """sparse(t3=1, t5=2): tokens 3 and 5, once and twice as likely."""
+    values = np.array(list(weights.values()), dtype=np.float64)
+    return Sparse(np.array([int(name[1:]) for name in weights]), values / values.sum())
+
+
+def random_distribution(
+    rng: np.random.Generator, n_vocab: int = 12, size: int = 8, flat: float = 1.0
+) -> Sparse:
+    ids = rng.permutation(n_vocab)[:size]
+    weights = rng.gamma(flat, size=size)
+    return Sparse(ids, weights / weights.sum())
+
+
+P = sparse(t0=0.5, t1=0.25, t2=0.15, t4=0.1)
+Q = sparse(t1=0.4, t0=0.2, t3=0.3, t2=0.1)
+
+
+def test_the_oracle_knows_tables() -> None:
+    for x, degrees, p in ((3.841, 1, 0.05), (5.991, 2, 0.05), (16.812, 6, 0.01), (24.725, 11, 0.01)):
+        assert chi_squared_survival(x, degrees) == pytest.approx(p, rel=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_one_drawn_draft(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    p, q = (P, Q) if seed == 0 else (random_distribution(rng), random_distribution(rng, flat=0.5))
+    first, accepted = [], 0
+    for _ in range(N):
+        draft = Draft(draw(q, rng.random()), Source.MODEL, 0.5, q)
+        verdict = verify([draft], lambda i, tokens: p, rng.random)
+        first.append(verdict.tokens[0])
+        accepted += verdict.n_accepted
+        assert len(verdict.tokens) == verdict.n_accepted + 1
+    assert chi_squared_p(count(first), p.as_dict()) > 0.01
+    overlap = sum(min(a, q.as_dict().get(x, 0.0)) for x, a in p.as_dict().items())
+    assert acceptance(p, q) == pytest.approx(overlap)
+    assert accepted / N == pytest.approx(overlap, abs=4 * (0.25 / N) ** 0.5)
+
+
+def test_one_chosen_draft_takes_the_random_number_of_plain_decoding() -> None:
+    rng = np.random.default_rng(1)
+    uniforms = rng.random(N)
+    for token in (0, 3):  # likely, and impossible
+        accepted = 0
+        for u in uniforms:
+            verdict = verify([Draft(token, Source.NGRAM, 0.5)], lambda i, tokens: P, iter([u, 0.5]).__next__)
+            assert verdict.tokens[0] == draw(P, u)
+            accepted += verdict.n_accepted
+        assert accepted / N == pytest.approx(probability(P, token), abs=4 * (0.25 / N) ** 0.5)
+
+
+def conditional(tokens: Sequence[int], salt: int) -> Sparse:
+    """A target (or draft) that depends on all tokens before, over three tokens."""
+    rng = np.random.default_rng([salt, *tokens])
+    weights = rng.gamma(1.0, size=3)
+    return Sparse(np.array([2, 0, 1]), weights / weights.sum())
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+@pytest.mark.parametrize("n_drafts", [1, 2, 4])
+def test_joint_distribution_of_three_tokens(n_drafts: int, chosen: bool) -> None:
+    """Rounds are strung together until three tokens are there; their joint distribution is p's."""
+    rng = np.random.default_rng([n_drafts, chosen, 100])
+    cache: dict[tuple[int, tuple[int, ...]], Sparse] = {}
+
+    def model(tokens: Sequence[int], salt: int) -> Sparse:
+        key = (salt, tuple(tokens))
+        if key not in cache:
+            cache[key] = conditional(tokens, salt)
+        return cache[key]
+
+    texts = []
+    for _ in range(N):
+        text: list[int] = []
+        while len(text) < 3:
+            drafts: list[Draft] = []
+            for _ in range(n_drafts):
+                q = model([*text, *(draft.token for draft in drafts)], 1)
+                if chosen:
+                    drafts.append(Draft(int(q.ids[q.probabilities.argmax()]), Source.MODEL, 0.5))
+                else:
+                    drafts.append(Draft(draw(q, rng.random()), Source.MODEL, 0.5, q))
+            text += verify(drafts, lambda i, tokens: model([*text, *tokens], 0), rng.random).tokens  # noqa: B023
+        texts.append(tuple(text[:3]))
+    expected = {
+        (a, b, c): model([], 0).as_dict()[a] * model([a], 0).as_dict()[b] * model([a, b], 0).as_dict()[c]
+        for a, b, c in itertools.product(range(3), repeat=3)
+    }
+    assert chi_squared_p(count(texts), expected) > 0.01
+
+
+def test_penalties_follow_the_accepted_tokens() -> None:
+    """The target forbids a token that is already there: no text has one twice, and p is asked lazily."""
+    rng = np.random.default_rng(3)
+    asked: list[tuple[int, tuple[int, ...]]] = []
+
+    def target(i: int, tokens: Sequence[int]) -> Sparse:
+        asked.append((i, tuple(tokens)))
+        free = np.array([x for x in range(6) if x not in tokens])
+        return Sparse(free, np.full(len(free), 1 / len(free)))
+
+    q = Sparse(np.arange(6), np.full(6, 1 / 6))
+    for _ in range(500):
+        asked.clear()
+        drafts = [Draft(draw(q, rng.random()), Source.MODEL, 0.5, q) for _ in range(4)]
+        verdict = verify(drafts, target, rng.random)
+        assert len(set(verdict.tokens)) == len(verdict.tokens)
+        assert [i for i, _ in asked] == list(range(len(verdict.tokens)))
+        assert all(tokens == verdict.tokens[:i] for i, tokens in asked)
+        assert verdict.n_judged == min(len(verdict.tokens), 4)
+
+
+def test_an_end_ends() -> None:
+    drafts = [Draft(token, Source.NGRAM, 0.9) for token in (0, 7, 1)]
+    script = [sparse(t0=1), sparse(t7=1), sparse(t1=1), sparse(t2=1)]
+    verdict = verify(drafts, lambda i, tokens: script[i], lambda: 0.5, ends=lambda token: token == 7)
+    assert verdict == Verdict((0, 7), n_accepted=2, n_judged=2)
+    assert verify(drafts, lambda i, tokens: script[i], lambda: 0.5) == Verdict((0, 7, 1, 2), 3, 3)
+    assert verify([], lambda i, tokens: script[i], lambda: 0.5) == Verdict((0,), 0, 0)
+    assert compare_greedy([0, 7, 1], [0, 7, 1, 2], lambda token: token == 7) == Verdict((0, 7), 2, 2)
+    assert compare_greedy([0, 5, 1], [0, 7, 1, 2], lambda token: token == 7) == Verdict((0, 7), 1, 2)
+
+
+@given(st.lists(st.integers(0, 3), max_size=6), st.data())
+@settings(deadline=None)
+def test_greedy_is_the_same_three_ways(drafts: list[int], data: st.DataObject) -> None:
+    likeliest = data.draw(st.lists(st.integers(0, 3), min_size=len(drafts) + 1, max_size=len(drafts) + 1))
+    script = [Sparse(np.array([x]), np.ones(1)) for x in likeliest]
+    fast = compare_greedy(drafts, likeliest)
+    q = Sparse(np.arange(4), np.full(4, 0.25))
+    chosen = [Draft(x, Source.NGRAM, 0.5) for x in drafts]
+    drawn = [Draft(x, Source.MODEL, 0.5, q) for x in drafts]
+    rng = np.random.default_rng(0)
+    assert verify(chosen, lambda i, tokens: script[i], rng.random) == fast
+    assert verify(drawn, lambda i, tokens: script[i], rng.random) == fast
+    assert compare(drafts, lambda i, tokens: script[i], lambda p, i: int(p.ids[0])) == fast
+
+
+def test_residual_by_hand() -> None:
+    ids, weights = residual(P, Q)
+    assert dict(zip(ids.tolist(), weights.tolist(), strict=True)) == pytest.approx(
+        {0: 0.3, 1: 0.0, 2: 0.05, 4: 0.1}
+    )
+    same = residual(P, P)
+    assert same[1] is P.probabilities
+    assert acceptance(P, P) == 1.0
+    assert acceptance(P, sparse(t9=1)) == pytest.approx(0.0)
+
+
+def test_rounding_never_draws_an_impossible_token() -> None:
+    tricky = Sparse(np.array([4, 5, 6]), np.array([0.1, 0.9, 0.0]))
+    assert {draw(tricky, u) for u in (0.0, 0.0999, 0.1, 0.5, np.nextafter(1.0, 0.0))} == {4, 5}
+    front = Sparse(np.array([4, 5]), np.array([0.0, 1.0]))
+    assert draw(front, 0.0) == 5
+
+
+# --- coupling
+
+
+@pytest.mark.parametrize("seed", [1, 2, 2**63 + 5])
+def test_a_race_is_a_draw(seed: int) -> None:
+    drawn = [race(P, seed, position) for position in range(N)]
+    assert chi_squared_p(count(drawn), P.as_dict()) > 0.01
+    pairs = list(zip(drawn[::2], drawn[1::2], strict=True))  # neighbours are independent
+    joint = {(a, b): pa * pb for a, pa in P.as_dict().items() for b, pb in P.as_dict().items()}
+    assert chi_squared_p(count(pairs), joint) > 0.01
+
+
+def test_races_do_not_depend_on_drafts() -> None:
+    rng = np.random.default_rng(5)
+    plain: list[int] = []
+    while len(plain) < 300:
+        plain.append(race(conditional(plain[-3:], 0), 7, len(plain)))
+    for n_drafts in (1, 3, 8):
+        text: list[int] = []
+        while len(text) < 300:
+            drafts: list[int] = []
+            for _ in range(int(rng.integers(0, n_drafts + 1))):
+                context = [*text, *drafts]
+                drafts.append(race(conditional(context[-3:], 1), 7, len(context)))
+            text += compare(
+                drafts,
+                lambda i, tokens: conditional([*text, *tokens][-3:], 0),  # noqa: B023
+                lambda p, i: race(p, 7, len(text) + i),  # noqa: B023
+            ).tokens
+        assert text[:300] == plain
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_coupled_acceptance_keeps_its_bound(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    p, q = random_distribution(rng), random_distribution(rng)
+    same = np.mean([race(p, seed, i) == race(q, seed, i) for i in range(N)])
+    overlap = acceptance(p, q)
+    error = 4 * (0.25 / N) ** 0.5
+    assert overlap / (2 - overlap) - error <= same <= overlap + error

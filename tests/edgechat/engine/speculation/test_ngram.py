@@ -1,0 +1,187 @@
+"""The n-gram index against a scan of the whole text."""
+
+import gc
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from edgechat.engine.speculation.ngram import BORDER, LONGEST, NGramIndex, NGramProposer, confidence
+from edgechat.engine.speculation.proposal import Source
+from tests.oracles.speculation import continuation
+
+TEXTS = st.lists(st.sampled_from([0, 1, 2, 3, 2_000_000, BORDER]), max_size=120)
+
+
+def brute_length(tokens: list[int], at: int) -> int:
+    """How many tokens before `at` equal those at the end, within the last text."""
+    length = 0
+    while (
+        length < min(at, LONGEST)
+        and tokens[-1 - length] != BORDER
+        and tokens[at - 1 - length] == tokens[-1 - length]
+    ):
+        length += 1
+    return length
+
+
+@given(TEXTS, st.sampled_from([(2, 3, 4, 8), (1,), (2, 12), (3, 5)]), st.integers(1, 9))
+@settings(max_examples=300, deadline=None)
+def test_finds_what_a_scan_finds(tokens: list[int], orders: tuple[int, ...], n: int) -> None:
+    index = NGramIndex(orders, capacity=4096)
+    for end in range(len(tokens)):
+        index.append(tokens[end])
+        match = index.find(n)
+        found, order = continuation(tokens[: end + 1], orders, n)
+        if not found:
+            # A longest match at the very border gives no draft, a shorter order may.
+            assert match is None or order
+            continue
+        assert match is not None
+        assert list(match.tokens) == found
+        assert match.length >= order
+        assert index.find_after(index.tail(LONGEST), n) == match
+
+
+@given(TEXTS)
+@settings(max_examples=100, deadline=None)
+def test_length_and_agreement(tokens: list[int]) -> None:
+    index = NGramIndex((2,), capacity=4096)
+    index.extend(tokens)
+    match = index.find(1)
+    if match is None:
+        return
+    context = tokens[-2:]
+    places = [i for i in range(2, len(tokens)) if tokens[i - 2 : i] == context]
+    assert match.tokens == (tokens[places[-1]],)
+    assert match.length == brute_length(tokens, places[-1])
+    if len(places) == 1:
+        assert match.agrees is None
+    else:
+        assert match.agrees == (tokens[places[-1]] == tokens[places[-2]])
+
+
+class EditedText(RuleBasedStateMachine):
+    """Any mix of growth and truncation, in a small memory: what is remembered is found."""
+
+    ORDERS = (2, 4)
+    CAPACITY = 40
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text: list[int] = []
+        self.index = NGramIndex(self.ORDERS, capacity=self.CAPACITY)
+        self.remembered = 0  # tokens at the end that the index must know
+
+    @rule(tokens=st.lists(st.sampled_from([0, 1, 2, BORDER]), min_size=1, max_size=30))
+    def grow(self, tokens: list[int]) -> None:
+        self.text += tokens
+        self.index.extend(tokens)
+        self.remembered = min(self.remembered + len(tokens), self.CAPACITY // 2)
+
+    @rule(share=st.floats(0, 1))
+    def truncate(self, share: float) -> None:
+        length = int(len(self.text) * share)
+        self.remembered = max(0, self.remembered - (len(self.text) - length))
+        self.text = self.text[:length]
+        self.index.truncate(length)
+
+    @invariant()
+    def same_as_scan(self) -> None:
+        assert len(self.index) == len(self.text)
+        match = self.index.find(5)
+        recent = self.text[len(self.text) - self.remembered :]
+        found, order = continuation(recent, self.ORDERS, 5)
+        if found:  # what the remembered part tells is found: this or a longer match further back
+            assert match is not None
+            assert list(match.tokens) == found or match.length > order
+        if match is not None:  # and nothing is ever invented
+            everywhere = [
+                i
+                for i in range(2, len(self.text))
+                if self.text[i - 2 : i] == self.text[-2:] and self.text[i] == match.tokens[0]
+            ]
+            assert everywhere
+
+
+TestEditedText = EditedText.TestCase
+TestEditedText.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+@given(TEXTS, st.data())
+@settings(max_examples=150, deadline=None)
+def test_truncation_undoes_growth(tokens: list[int], data: st.DataObject) -> None:
+    length = data.draw(st.integers(0, len(tokens)))
+    edited, fresh = NGramIndex(capacity=4096), NGramIndex(capacity=4096)
+    edited.extend(tokens)
+    edited.truncate(length)
+    fresh.extend(tokens[:length])
+    for token in (0, 1, 2, 0, 1):
+        assert edited.find(4) == fresh.find(4)
+        edited.append(token)
+        fresh.append(token)
+
+
+def test_repetition_is_drafted_as_going_on() -> None:
+    index = NGramIndex()
+    index.extend([5, 6, 7, 5, 6, 7, 5, 6])
+    match = index.find(7)
+    assert match is not None
+    assert match.tokens == (7, 5, 6, 7, 5, 6, 7)
+    assert match.length == 5
+
+
+def test_the_most_recent_occurrence_counts() -> None:
+    index = NGramIndex((2,), capacity=64)
+    index.extend([1, 2, 3, 9, 1, 2, 4, 9, 1, 2])
+    match = index.find(1)
+    assert match is not None
+    assert match.tokens == (4,)
+    assert match.agrees is False
+
+
+def test_earlier_conversations_help_out() -> None:
+    past = NGramIndex()
+    past.extend([10, 11, 12, 13, 14, 15, 16, BORDER])
+    proposer = NGramProposer(past=past)
+    proposer.own.extend([1, 12, 13])
+    drafts = proposer.propose(8)
+    assert [draft.token for draft in drafts] == [14, 15, 16]
+    assert {draft.source for draft in drafts} == {Source.PAST}
+    assert [draft.confidence for draft in drafts] == sorted(draft.confidence for draft in drafts)
+    proposer.own.extend([9, 1, 12, 13])  # its own, longer match comes first
+    drafts = proposer.propose(2)
+    assert [draft.token for draft in drafts] == [9, 1]
+    assert {draft.source for draft in drafts} == {Source.NGRAM}
+    assert NGramProposer().propose(4) == []
+
+
+def test_confidence_grows_with_the_match() -> None:
+    lengths = [confidence(length, None) for length in range(LONGEST + 8)]
+    assert lengths == sorted(lengths)
+    assert all(confidence(n, False) < confidence(n, None) < confidence(n, True) < 1 for n in range(2, 40))
+
+
+def test_memory_is_bounded_and_old_text_forgotten() -> None:
+    index = NGramIndex(capacity=2048)
+    rng = np.random.default_rng(0)
+    sizes = []
+    for i in range(12_000):
+        index.append(int(rng.integers(0, 1000)))
+        if i % 1000 == 999:
+            gc.collect()
+            tables = [*index._old.tables, *index._young.tables]
+            sizes.append(sum(sys.getsizeof(table) for table in tables) + sys.getsizeof(index._tokens))
+            assert sum(len(table) for table in tables) <= 2048 * len(index.orders)
+            assert len(index._tokens) <= 2048 + LONGEST + 8
+    assert max(sizes[6:]) <= max(sizes[:6])
+    assert len(index) == 12_000
+
+
+def test_bad_sizes_are_refused() -> None:
+    for orders, capacity in (((), 64), ((0,), 64), ((8,), 16)):
+        with pytest.raises(ValueError, match="no index"):
+            NGramIndex(orders, capacity)
