@@ -22,7 +22,6 @@ from edgechat.engine.process.messages import (
     LoadFailed,
     Loading,
     Message,
-    Refused,
     Request,
     Score,
     Shutdown,
@@ -72,25 +71,32 @@ def _serve(requests: _Requests, writer: BlockingWriter) -> None:
     first = requests.get()
     if not isinstance(first, Load):
         return
+    from edgechat.engine.score import Scorer
+
     try:
         engine, load_s, notes = loading.load(first.settings, writer.write, _progress(writer))
     except Exception as error:
         writer.write(_failure(error))
         return
     writer.write(Loaded(info=engine.info, load_s=load_s, notes=notes))
+    scorer = Scorer(engine.runtime, writer.write, make_room=engine.release_idle)
     while True:
         isolation.bound_log()
-        for request in _waiting(requests, block=not engine.busy):
+        for request in _waiting(requests, block=not (engine.busy or scorer.busy)):
             match request:
                 case Generate():
                     engine.submit(request)
                 case Score():
-                    writer.write(Refused(request.id, ExitCode.UNSUPPORTED, "texts can't be scored yet"))
+                    scorer.submit(request)
                 case Cancel():
                     engine.cancel(request.id)
+                    scorer.cancel(request.id)
                 case Shutdown() | Load():
                     return
-        engine.step()
+        if scorer.holds_cache or (scorer.busy and not engine.busy):
+            scorer.step()
+        else:
+            engine.step()
 
 
 def _waiting(requests: _Requests, *, block: bool) -> list[Request]:
@@ -105,12 +111,13 @@ def _progress(writer: BlockingWriter) -> loading.Progress:
     """Tells the client how far loading has come, not too often."""
     last = 0.0
 
-    def tell(progress: float) -> None:
+    def tell(progress: float) -> bool:
         nonlocal last
         now = time.monotonic()
         if now - last >= PROGRESS_S or progress >= 1:
             last = now
             writer.write(Loading(progress))
+        return True
 
     return tell
 

@@ -9,9 +9,11 @@ from typing import Any, Protocol
 
 from edgechat.engine.process.messages import Generate, Message
 from edgechat.records import LoadSettings, ModelInfo
+from edgechat.runtimes.base import Runtime
 from models.errors import UnsupportedTemplate
 
-Progress = Callable[[float], None]
+Progress = Callable[[float], bool]
+"""Told 0 to 1; False would end the load."""
 Emit = Callable[[Message], None]
 
 RUNTIME_VARIABLE = "EDGECHAT_RUNTIME"
@@ -22,6 +24,7 @@ class EngineLike(Protocol):
     """What the host needs of an engine."""
 
     info: ModelInfo
+    runtime: Runtime
 
     @property
     def busy(self) -> bool:
@@ -34,6 +37,10 @@ class EngineLike(Protocol):
 
     def cancel(self, request: int) -> None:
         """End a request at the next step; unknown ones are no error."""
+        ...
+
+    def release_idle(self) -> None:
+        """Give back the cache of what is not being answered."""
         ...
 
     def step(self) -> bool:

@@ -1,0 +1,184 @@
+"""`edgechat eval`: a model's perplexity on a text."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from edgechat.cli.output import answer, json_object, note
+from edgechat.engine.process.messages import Scored
+from edgechat.engine.process.spawn import HostProcess, spawn_host
+from edgechat.errors import NotFoundError, UsageError
+from edgechat.records import LoadSettings
+
+app = typer.Typer(rich_markup_mode=None)
+
+MAX_TEXT_BYTES = 32 * 2**20
+DEFAULT_WINDOW = 512
+
+OnWindow = Callable[[Scored], None]
+
+
+class Evaluation(msgspec.Struct, frozen=True):
+    """What `--json` prints."""
+
+    model: str
+    perplexity: float
+    stderr: float
+    """Standard error of the perplexity."""
+    tokens: int
+    """Tokens that were scored."""
+    text_tokens: int
+    """Tokens of the whole text."""
+    n_ctx: int
+    """Tokens of a window."""
+    seconds: float
+    """The scoring, without loading the model."""
+
+
+@app.command(
+    epilog="Perplexities compare where text, window and tokenizer are the same: two sizes of one model, say."
+)
+def evaluate(
+    model: Annotated[str, typer.Argument(help="A model's path or name; `starter` for the starter model.")],
+    *,
+    text: Annotated[
+        str | None, typer.Option("--text", metavar="FILE", help="A text file, - for a pipe; else: our own.")
+    ] = None,
+    ctx: Annotated[
+        int, typer.Option("--ctx", min=8, max=2**20, help="Tokens of a window; its second half is scored.")
+    ] = DEFAULT_WINDOW,
+    threads: Annotated[int | None, typer.Option(min=0, max=512, help="Threads; 0: automatic.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, when it is done.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")] = False,
+) -> None:
+    """Measure a model's perplexity on a text, as llama.cpp's own tool does: lower is better."""
+    content = read_text(text)
+    host = spawn_host()
+    try:
+        from edgechat import settings
+        from edgechat.library.resolve import resolve
+
+        load = settings.load().engine.load(resolve(model), n_ctx=ctx, n_threads=threads, n_sequences=1)
+        with _progress(shown=not quiet and sys.stderr.isatty()) as on_window:
+            result, notes = asyncio.run(_score(load, host, content, ctx, on_window))
+    finally:
+        host.discard()
+    if not quiet:
+        for line in notes:
+            note(line)
+    if as_json:
+        json_object(result)
+    else:
+        answer(summary(result) + "\n")
+
+
+def read_text(path: str | None) -> str:
+    """The text to evaluate on.
+
+    Args:
+        path: a file, "-" for standard input, None for the text that comes with edgechat.
+
+    Raises:
+        NotFoundError: there is no such file, or it can't be read.
+        UsageError: it is empty, too long, or not UTF-8.
+    """
+    if path is None:
+        return files("quantize").joinpath("data", "eval.txt").read_text(encoding="utf-8")
+    name = "standard input" if path == "-" else path
+    try:
+        if path == "-":
+            data = sys.stdin.buffer.read(MAX_TEXT_BYTES + 1)
+        else:
+            with Path(path).expanduser().open("rb") as file:
+                data = file.read(MAX_TEXT_BYTES + 1)
+    except FileNotFoundError:
+        raise NotFoundError(f"{name}: there is no such file") from None
+    except OSError as error:
+        raise NotFoundError(f"{name} can't be read: {error.strerror or error}") from None
+    if len(data) > MAX_TEXT_BYTES:
+        raise UsageError(f"{name} is longer than {MAX_TEXT_BYTES >> 20} MiB: give a part of it")
+    try:
+        content = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{name} is not a UTF-8 text (byte {error.start}): convert it first") from None
+    if not content.strip():
+        raise UsageError(f"{name} is empty: there is nothing to evaluate on")
+    return content
+
+
+def summary(result: Evaluation) -> str:
+    """One line about an evaluation."""
+    return (
+        f"perplexity {result.perplexity:.4f} ± {result.stderr:.4f}  "
+        f"({result.model}, {result.tokens} tokens in windows of {result.n_ctx}, {result.seconds:.1f} s)"
+    )
+
+
+async def _score(
+    load: LoadSettings, host: HostProcess, text: str, n_ctx: int, on_window: OnWindow
+) -> tuple[Evaluation, list[str]]:
+    from edgechat.engine.process.client import EngineClient
+    from quantize.evaluate import Perplexity
+
+    client = await EngineClient.start(load, host=host)
+    try:
+        notes = list(client.notes)
+        trained = client.info.n_ctx_train
+        if n_ctx > trained:
+            notes.append(f"windows of {n_ctx} tokens are more than the model was trained on ({trained})")
+        started = time.monotonic()
+        scores = await client.score(text, n_ctx, on_window=on_window)
+        seconds = time.monotonic() - started
+        windows = (Perplexity(window.nll, window.nll2, window.n_tokens) for window in scores.windows)
+        total = sum(windows, Perplexity())
+        result = Evaluation(
+            model=client.info.name,
+            perplexity=total.value,
+            stderr=total.standard_error,
+            tokens=total.n_tokens,
+            text_tokens=scores.n_text_tokens,
+            n_ctx=n_ctx,
+            seconds=round(seconds, 3),
+        )
+        return result, notes
+    finally:
+        await client.close()
+
+
+@contextmanager
+def _progress(shown: bool) -> Iterator[OnWindow]:
+    """A progress bar on stderr that shows the perplexity so far."""
+    from quantize.evaluate import Perplexity
+
+    if not shown:
+        yield lambda window: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("windows"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("loading the model", total=None)
+        total = Perplexity()
+
+        def on_window(window: Scored) -> None:
+            nonlocal total
+            total += Perplexity(window.nll, window.nll2, window.n_tokens)
+            shown = f"perplexity {total.value:.3f}"
+            progress.update(task, description=shown, completed=window.done, total=window.total)
+
+        yield on_window
