@@ -111,3 +111,26 @@ SLIDING_WINDOW = frozenset(
         "gpt-oss",
     }
 )
+
+# All layers are built alike, so that a tensor that one layer has and another lacks is missing.
+UNIFORM_LAYERS = frozenset(
+    {
+        "gemma",
+        "gemma2",
+        "gemma3",
+        "granite",
+        "internlm2",
+        "llama",
+        "mistral3",
+        "olmo2",
+        "phi2",
+        "phi3",
+        "qwen2",
+        "qwen2moe",
+        "qwen3",
+        "qwen3moe",
+        "smollm3",
+        "stablelm",
+        "starcoder2",
+    }
+)

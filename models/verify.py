@@ -7,16 +7,17 @@ answer nonsense. The rules were read in llama-model.cpp (load_hparams), llama-vo
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
+from models import architectures as known
 from models.errors import BrokenModelFile, UnsupportedModel
 from models.gguf import AGAIN, Field, GGMLType, GGUFHeader, LazyArray, TensorInfo, ValueType, read_header
 from models.verify_hyperparameters import check_hyperparameters
 from models.verify_tokenizer import check_tokenizer
 
 SPLIT_NAME = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
-BLOCK_NAME = re.compile(r"^blk\.(\d+)\.")
+BLOCK_NAME = re.compile(r"^blk\.(?P<layer>\d{1,9})\.(?P<rest>.+)$")
 
 NOT_MODELS = {
     "adapter": "a LoRA adapter, not a model",
@@ -152,11 +153,10 @@ def _small(header: GGUFHeader, key: str) -> int | None:
     return entry.value
 
 
-def _check_blocks(parts: Iterable[GGUFHeader]) -> None:
+def _check_blocks(parts: Sequence[GGUFHeader]) -> None:
     """Weights for every layer, and for no other."""
-    parts = list(parts)
     first = parts[0]
-    seen: set[int] = set()
+    layers: dict[int, set[str]] = {}
     names: set[str] = set()
     for part in parts:
         for tensor in part.tensors:
@@ -165,27 +165,28 @@ def _check_blocks(parts: Iterable[GGUFHeader]) -> None:
             names.add(tensor.name)
             match = BLOCK_NAME.match(tensor.name)
             if match:
-                seen.add(int(match[1]))
+                layers.setdefault(int(match["layer"]), set()).add(match["rest"])
     count = first.hyper("block_count")
-    if not seen or not isinstance(count, int):
+    if not layers or not isinstance(count, int):
         return  # encoder-decoders name their layers otherwise
-    if max(seen) >= count:
-        raise BrokenModelFile(
-            f"{first.path} says {first.architecture}.block_count = {count}, but has weights of layer "
-            f"{max(seen)}: {AGAIN}"
-        )
+    claim = f"{first.path} says {first.architecture}.block_count = {count}"
+    if max(layers) >= count:
+        raise BrokenModelFile(f"{claim}, but has weights of layer {max(layers)}: {AGAIN}")
     # deci leaves out whole layers.
-    if len(seen) < count and first.architecture != "deci":
-        gone = next(layer for layer in range(count) if layer not in seen)
-        raise BrokenModelFile(
-            f"{first.path} says {first.architecture}.block_count = {count}, but has no weights of layer "
-            f"{gone}: {AGAIN}"
-        )
+    if len(layers) < count and first.architecture != "deci":
+        gone = next(layer for layer in range(count) if layer not in layers)
+        raise BrokenModelFile(f"{claim}, but has no weights of layer {gone}: {AGAIN}")
+    if first.architecture in known.UNIFORM_LAYERS and not first.hyper("nextn_predict_layers"):
+        all_of_them = set().union(*layers.values())
+        for layer, rests in sorted(layers.items()):
+            if lacking := all_of_them - rests:
+                raise BrokenModelFile(
+                    f"{first.path} lacks blk.{layer}.{min(lacking)}, which other layers have: {AGAIN}"
+                )
 
 
-def _check_embedding(parts: Iterable[GGUFHeader]) -> None:
+def _check_embedding(parts: Sequence[GGUFHeader]) -> None:
     """The table of token embeddings has a row for each token."""
-    parts = list(parts)
     first = parts[0]
     tokens = first.metadata.get("tokenizer.ggml.tokens")
     width = first.hyper("embedding_length")

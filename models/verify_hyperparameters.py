@@ -152,7 +152,7 @@ def _check_head_width(facts: Facts, heads: int, width: int) -> None:
             one for one in ("attention.key_length", "attention.value_length") if facts.get(one) is not None
         )
         raise facts.broken(name, f"where keys are {keys} wide and values {values}")
-    rotated = facts.whole("rope.dimension_count", 0, MAX_HEAD_WIDTH, default=keys)
+    rotated = facts.whole("rope.dimension_count", 1, MAX_HEAD_WIDTH, default=keys)
     if rotated > keys or rotated % 2:
         raise facts.broken("rope.dimension_count", f"= {rotated}, in heads of {keys}")
     if rotated != keys and architecture in known.ROTATE_ALL:
