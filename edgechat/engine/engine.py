@@ -5,6 +5,7 @@ in modules of their own: who goes when (scheduler), where a prompt is computed (
 next (sampling), what is shown (detokenize, stop).
 """
 
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -17,9 +18,11 @@ from edgechat.engine.sampling import BadLogits, Row
 from edgechat.engine.scheduler import Scheduler, Share
 from edgechat.engine.sequence import Slot, TextTokens, Transcript
 from edgechat.engine.turn import Turn
-from edgechat.errors import ExitCode, ResourceError, UsageError, from_exception
+from edgechat.errors import EdgechatError, ExitCode, ResourceError, UsageError, from_exception
 from edgechat.records import FinishReason, ModelInfo
 from edgechat.runtimes.base import Chunk, ContextFull, DecodeFailed, Runtime, Wanted
+
+_log = logging.getLogger(__name__)
 
 MAX_STOPS = 64
 MAX_TRANSCRIPTS = 64
@@ -73,10 +76,11 @@ class Engine:
         try:
             turn = self._accept(request)
         except Exception as error:
-            ours = UsageError(str(error)) if isinstance(error, ValueError) else from_exception(error)
+            ours = from_exception(error)
             if ours is None:
-                raise
-            self._emit(Refused(request.id, ours.code, str(ours)))
+                _log.exception("request %d", request.id)
+                ours = EdgechatError(f"a bug of edgechat: {type(error).__name__}: {error}")
+            self._emit(Refused(request.id, ours.code, " ".join(str(ours).split())))
             return
         self._scheduler.submit(turn)
 
@@ -142,7 +146,7 @@ class Engine:
         if plain:
             stop = (*stop, *PlainRenderer.stop)
         text = self._texts.with_bos(text)
-        transcript = self._texts.extend(self._known(request.conversation, text), text)
+        transcript = self._texts.extend(self._known(request, text), text)
         turn = Turn(request, transcript, self.runtime.tokenizer.piece, stop=stop, strip=plain, now=now)
         self._check_room(turn)
         for note in notes:
@@ -156,6 +160,8 @@ class Engine:
             raise UsageError(f"max-tokens of {request.max_tokens}: give 0 (no limit) or more")
         if len(request.stop) > MAX_STOPS:
             raise UsageError(f"{len(request.stop)} stop strings: give at most {MAX_STOPS}")
+        if not all(request.stop):
+            raise UsageError("a stop string is empty: leave it out")
         if any(turn.id == request.id for turn in self._scheduler):
             raise UsageError(f"request {request.id} is being answered already")
         if self._scheduler.full:
@@ -176,10 +182,15 @@ class Engine:
                 f"shorten it or begin a new one{larger}"
             )
 
-    def _known(self, conversation: str, text: str) -> Transcript:
-        """The transcript that `text` continues: the conversation's own, or else the closest."""
-        if conversation in self._transcripts:
-            return self._transcripts[conversation]
+    def _known(self, request: Generate, text: str) -> Transcript:
+        """The transcript that `text` continues: the conversation's own, or else the closest one.
+
+        A prompt on its own continues none: the same prompt gives the same tokens, whatever was asked before.
+        """
+        if request.conversation in self._transcripts:
+            return self._transcripts[request.conversation]
+        if not request.messages:
+            return Transcript()
         piece = self.runtime.tokenizer.piece
         return max(
             (transcript.agreed(text, piece) for transcript in self._transcripts.values()),

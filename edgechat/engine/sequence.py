@@ -33,23 +33,27 @@ class Transcript:
         return list(chain.from_iterable(segment.tokens for segment in self.segments))
 
     def agreed(self, text: str, piece: Callable[[int], bytes]) -> "Transcript":
-        """The beginning of this transcript that `text` begins with too.
+        """The beginning of this transcript that `text` begins with too, up to the end of an answer in it.
 
-        A rendered segment agrees as a whole or not at all: a part of it could tokenize differently. Of a
-        generated one, as many tokens as agree: each was the model's own choice.
+        Of an answer, as many tokens as agree: each was the model's own choice. What was rendered after the
+        last answer is left out: only tokenized together with what follows it becomes what it would be on
+        its own, whatever was asked before.
         """
         kept: list[Segment] = []
-        at = 0
+        answers = at = 0
         for segment in self.segments:
             if text.startswith(segment.text, at):
                 kept.append(segment)
                 at += len(segment.text)
+                if segment.generated:
+                    answers = len(kept)
                 continue
             if segment.generated and (count := n_tokens_within(piece, segment.tokens, text, at)):
                 tokens = segment.tokens[:count]
                 kept.append(Segment(text_of(piece, tokens), tokens, generated=True))
+                answers = len(kept)
             break
-        return Transcript(kept)
+        return Transcript(kept[:answers])
 
     @property
     def n_characters(self) -> int:

@@ -261,6 +261,21 @@ def test_a_template_that_fails_is_refused() -> None:
     assert bench.refused(1).error == "the chat template can't be rendered: no"
 
 
+def test_a_bug_ends_the_answer_not_the_engine(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+
+    def broken(text: str, *, special: bool = True) -> list[int]:
+        raise KeyError("oh")
+
+    working, bench.runtime.tokenizer.encode = bench.runtime.tokenizer.encode, broken  # type: ignore[method-assign]
+    bench.submit(1, "hi")
+    assert bench.refused(1).code == ExitCode.BUG
+    assert "KeyError" in bench.refused(1).error
+    assert "Traceback" in caplog.text  # for the engine's log
+    bench.runtime.tokenizer.encode = working  # type: ignore[method-assign]
+    assert bench.ask(2, "hi")
+
+
 def test_numbers_that_are_none_end_the_answer_not_the_engine() -> None:
     def damaged(tokens: Sequence[int], n_vocab: int) -> Logits:
         row = toy_logits(tokens, n_vocab)

@@ -12,15 +12,16 @@ from tests.edgechat.scripted_runtime import BOS, IM_END, IM_START, ToyTokenizer
 SPELT = tuple(b"Hello")  # a model may write a word in pieces that its tokenizer would join
 
 
-def test_a_text_is_tokenized_once() -> None:
+def test_what_comes_before_an_answer_is_tokenized_once() -> None:
     tokenizer = ToyTokenizer()
     texts = TextTokens(tokenizer)
-    first = texts.extend(Transcript(), "<|im_start|>user\nhi")
-    assert first.tokens == tokenizer.encode("<|im_start|>user\nhi")
+    question = texts.extend(Transcript(), "<|im_start|>user\nhi")
+    assert question.tokens == tokenizer.encode("<|im_start|>user\nhi")
+    known = Transcript((*question.segments, Segment("Hello", SPELT, generated=True)))
     before = tokenizer.n_encoded
-    second = texts.extend(first, "<|im_start|>user\nhi<|im_end|>")
+    longer = texts.extend(known, "<|im_start|>user\nhiHello<|im_end|>")
     assert tokenizer.n_encoded - before == len("<|im_end|>")
-    assert second.tokens == [*first.tokens, IM_END]
+    assert longer.tokens == [*known.tokens, IM_END]
 
 
 def test_an_answer_keeps_the_tokens_that_the_model_chose() -> None:
@@ -36,12 +37,12 @@ def test_an_answer_whose_end_was_cut_off_keeps_what_is_left() -> None:
     assert texts.extend(known, "Q:Hello\n").tokens == [*b"Q:Hello\n"]
 
 
-def test_an_edited_question_is_tokenized_as_a_whole() -> None:
+def test_a_question_is_tokenized_as_if_it_had_been_the_first() -> None:
     tokenizer = ToyTokenizer()
     texts = TextTokens(tokenizer)
     known = texts.extend(Transcript(), "Q: Hell")
-    assert texts.extend(known, "Q: Hello").tokens == [*tokenizer.encode("Q: Hell"), *b"o"]
-    assert texts.extend(known, "Q: Help").tokens == tokenizer.encode("Q: Help")
+    for text in ("Q: Hello", "Q: Help", "Q: Hell", "Q: He"):
+        assert texts.extend(known, text).tokens == tokenizer.encode(text)
 
 
 def test_asking_again_keeps_nothing_of_the_answer() -> None:
@@ -54,8 +55,8 @@ def test_one_bos_and_no_more() -> None:
     texts = TextTokens(ToyTokenizer(add_bos=True))
     for text in ("hi", "<s>hi"):
         assert texts.extend(Transcript(), texts.with_bos(text)).tokens == [BOS, *b"hi"]
-    known = texts.extend(Transcript(), texts.with_bos("hi"))
-    assert texts.extend(known, texts.with_bos("hi you")).tokens == [BOS, *b"hi you"]
+    known = Transcript([Segment("<s>hi", (BOS, *b"hi")), Segment("Hello", SPELT, generated=True)])
+    assert texts.extend(known, texts.with_bos("hiHello you")).tokens == [BOS, *b"hiHello you"]
     assert TextTokens(ToyTokenizer()).with_bos("hi") == "hi"
 
 
@@ -64,9 +65,10 @@ def test_a_continuation_gets_no_space_before_it() -> None:
     texts = TextTokens(tokenizer)
     first = texts.extend(Transcript(), "hi")
     assert first.tokens == [*b" hi"]
-    assert texts.extend(first, "hi\nyou").tokens == [*b" hi\nyou"]
-    assert texts.extend(first, "hi you").tokens == [*b" hi you"]
-    assert texts.extend(first, "hi<|im_end|> you").tokens == [*b" hi", IM_END, *b" you"]
+    known = Transcript((*first.segments, Segment("Hello", SPELT, generated=True)))
+    for rest in ("\nyou", " you", "you"):
+        assert texts.extend(known, "hiHello" + rest).tokens == [*b" hiHello", *rest.encode()]
+    assert texts.extend(known, "hiHello<|im_end|> you").tokens == [*b" hiHello", IM_END, *b" you"]
 
 
 def test_where_messages_end() -> None:
