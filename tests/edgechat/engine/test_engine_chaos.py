@@ -25,13 +25,17 @@ def alone(prompt: str, max_tokens: int) -> tuple[int, ...]:
     return expected[prompt, max_tokens]
 
 
+submissions = st.tuples(
+    st.just("submit"), st.sampled_from(PROMPTS), st.integers(1, 60), st.sampled_from(["", "p", "q"])
+)
 operations = st.one_of(
-    st.tuples(
-        st.just("submit"), st.sampled_from(PROMPTS), st.integers(1, 25), st.sampled_from(["", "p", "q"])
-    ),
-    st.tuples(st.just("step"), st.integers(1, 8)),
-    st.tuples(st.just("cancel"), st.integers(0, 20)),
-    st.tuples(st.just("fail"), st.booleans()),
+    submissions,
+    submissions,
+    submissions,
+    st.tuples(st.just("step"), st.integers(1, 12)),
+    st.tuples(st.just("step"), st.integers(1, 60)),
+    st.tuples(st.just("cancel"), st.integers(0, 12)),
+    st.tuples(st.just("fail"), st.sampled_from([False, False, True])),
     st.tuples(st.just("release")),
 )
 machines = st.builds(
@@ -49,7 +53,7 @@ machines = st.builds(
 
 
 @settings(max_examples=150, deadline=None)
-@given(machines, st.lists(operations, max_size=40))
+@given(machines, st.lists(operations, min_size=12, max_size=40))
 def test_chaos(machine: dict[str, object], script: list[tuple[object, ...]]) -> None:
     failing = [False]
 
@@ -58,7 +62,7 @@ def test_chaos(machine: dict[str, object], script: list[tuple[object, ...]]) -> 
             raise DecodeFailed("no")
 
     runtime = ScriptedRuntime(on_decode=decode, **machine)  # type: ignore[arg-type]
-    bench = Bench(runtime, max_waiting=5)
+    bench = Bench(runtime, max_waiting=12)
     asked: dict[int, tuple[str, int]] = {}
     failed = False
     for operation in script:
