@@ -138,6 +138,10 @@ def _other_parts(header: GGUFHeader) -> list[GGUFHeader]:
         check_layout(other)
         if _small(other, "split.no") != number:
             raise BrokenModelFile(f"{other.path} is not part {number + 1} of {header.path.name}: {AGAIN}")
+    found = sum(len(part.tensors) for part in (header, *others))
+    expected = header.metadata.get("split.tensors.count")
+    if found != expected:
+        raise BrokenModelFile(f"{header.path}: its parts have {found} tensors, not {expected}: {AGAIN}")
     return others
 
 
