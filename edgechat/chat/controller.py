@@ -54,7 +54,7 @@ class ChatOptions:
     """What every new conversation begins with."""
 
     model: str
-    """The model's name, for as long as the engine hasn't said its own."""
+    """The model's name, as the person knows it; the one in the file may be anything."""
     system_prompt: str = ""
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     max_tokens: int = 0
@@ -107,16 +107,13 @@ class ChatController:
 
     async def _load(self) -> None:
         try:
-            loaded = await self.engine.start()
+            self.info = await self.engine.start()
         except EdgechatError as error:
             self._waiting = False
             self._set(state=State.UNAVAILABLE, progress=None)
             self.notice(str(error), Severity.ERROR)
             return
-        self.info = loaded.info
-        self._set(state=State.IDLE, progress=None, model=loaded.info.name, context_size=loaded.info.n_ctx)
-        for note in loaded.notes:
-            self.notice(note)
+        self._set(state=State.IDLE, progress=None, context_size=self.info.n_ctx)
         self._answer_if_waiting()
 
     def loading_progress(self, progress: float) -> None:
@@ -154,6 +151,7 @@ class ChatController:
         """
         if not text.strip() or self.status.busy:
             return False
+        text = text.encode("utf-8", "replace").decode()  # a terminal may send half of a surrogate pair
         self._append(Kind.USER, text)
         if not self.status.title:
             self._set(title=title_of(text))

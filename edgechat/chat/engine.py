@@ -3,7 +3,8 @@
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from edgechat.engine.process.messages import Event, Generate, Loaded
+from edgechat.engine.process.messages import Event, Generate
+from edgechat.records import ModelInfo
 
 
 class RunningAnswer(Protocol):
@@ -21,7 +22,7 @@ class RunningAnswer(Protocol):
 class ChatEngine(Protocol):
     """A model that answers, in another process."""
 
-    async def start(self) -> Loaded:
+    async def start(self) -> ModelInfo:
         """Load the model.
 
         Raises:

@@ -181,6 +181,16 @@ class HistoryStore:
             ).fetchall()
         return [_message(row) for row in rows]
 
+    def recent_questions(self, limit: int = 200) -> list[str]:
+        """What the person asked last, in all conversations; oldest first, each text once."""
+        with self._snapshot() as db:
+            rows = db.execute(
+                "SELECT content FROM messages WHERE role = 'user' AND NOT superseded "
+                "GROUP BY content ORDER BY max(id) DESC LIMIT ?",
+                (limit,),
+            ).fetchall()
+        return [content for (content,) in reversed(rows)]
+
     def add(
         self, conversation_id: int, role: Role, content: str, *, status: Status, model: str = ""
     ) -> SavedMessage:

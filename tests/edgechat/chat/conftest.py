@@ -8,7 +8,7 @@ import pytest
 
 from edgechat.chat.controller import ChatController, ChatOptions
 from edgechat.chat.events import ChatEvent, Grew
-from edgechat.engine.process.messages import Delta, Event, Finished, Generate, Loaded, Refused
+from edgechat.engine.process.messages import Delta, Event, Finished, Generate, Refused
 from edgechat.history import HistoryStore
 from edgechat.records import Capabilities, FinishReason, ModelInfo, Timings
 
@@ -93,7 +93,6 @@ class ScriptedEngine:
     def __init__(self) -> None:
         self.script: list[Sequence[Step]] = [["Hello", " there."]]
         self.loading: list[Exception | asyncio.Event] = []
-        self.notes: tuple[str, ...] = ()
         self.info = INFO
         self.requests: list[Generate] = []
         self.running: list[ScriptedAnswer] = []
@@ -101,14 +100,14 @@ class ScriptedEngine:
         self.starts = 0
         self.closed = False
 
-    async def start(self) -> Loaded:
+    async def start(self) -> ModelInfo:
         self.starts += 1
         while self.loading:
             step = self.loading.pop(0)
             if isinstance(step, Exception):
                 raise step
             await step.wait()
-        return Loaded(self.info, 0.5, self.notes)
+        return self.info
 
     def generate(self, request: Generate) -> ScriptedAnswer:
         self.requests.append(request)
@@ -157,7 +156,7 @@ def store(history_path: Path) -> Iterator[HistoryStore]:
 
 @pytest.fixture
 def options() -> ChatOptions:
-    return ChatOptions(model="starter")
+    return ChatOptions(model="Scripted-1B")
 
 
 @pytest.fixture

@@ -155,10 +155,10 @@ async def test_regenerate_loads_a_model_that_could_not_be_loaded(chat, engine, w
     await wait_until(lambda: texts(chat) == ["Hello", "Hello there."])
 
 
-async def test_notes_of_loading_are_shown(chat, engine, wait_until) -> None:
-    engine.notes = ("No GPU is used.",)
+async def test_half_a_surrogate_pair_is_no_trouble(chat, store, wait_until) -> None:
     await ready(chat, wait_until)
-    assert texts(chat, Kind.NOTICE) == ["No GPU is used."]
+    await ask(chat, wait_until, "half \ud83d")
+    assert saved(store, chat.conversation_id)[0][1] == "half ?"
 
 
 async def test_stop_keeps_what_there_is(chat, engine, store, listener, wait_until) -> None:

@@ -1,0 +1,186 @@
+"""The terminal app: themes, signals, and the way from the screens to the controller."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from edgechat.chat.actions import ACTIONS
+from edgechat.chat.appearance import DARK, LIGHT, ThemeMemory
+from edgechat.chat.controller import ChatController, ChatOptions
+from edgechat.chat.engine import ChatEngine
+from edgechat.chat.entries import Severity
+from edgechat.chat.events import ChatEvent
+from edgechat.chat.screens.chat import ChatScreen
+from edgechat.chat.screens.conversations import ConversationsScreen
+from edgechat.chat.widgets.prompt import Recall
+from edgechat.history import HistoryError, OpenedHistory
+
+SIGNALS = ("SIGTERM", "SIGHUP", "SIGINT")
+LAST_PATIENCE_S = 5.0
+"""How long leaving after a signal may take; the terminal may be gone, and take no more output."""
+
+
+class EngineFactory(Protocol):
+    """Makes the engine; called once, when the app has drawn itself."""
+
+    def __call__(self, *, on_progress: Callable[[float], None], on_note: Callable[[str], None]) -> ChatEngine:
+        """`on_progress` hears how far loading has come, `on_note` what the person should know."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChatSetup:
+    """All that the app is given."""
+
+    engine: EngineFactory
+    history: OpenedHistory
+    options: ChatOptions
+    theme: ThemeMemory = field(default_factory=lambda: ThemeMemory(None))
+    resume: int | None = None
+    """Number of a conversation to go on with."""
+    clock: Callable[[], float] = time.time
+
+
+class ChatApp(App[None]):
+    """One chat in a terminal."""
+
+    TITLE = "edgechat"
+    CSS_PATH = ["app.tcss", "screens/chat.tcss"]  # noqa: RUF012 - the first screen's is not found by itself
+    ENABLE_COMMAND_PALETTE = True
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+q", "quit", "Quit", show=False, priority=True, id="app.quit"),
+    ]
+
+    def __init__(self, setup: ChatSetup) -> None:
+        super().__init__()
+        self.setup = setup
+        self.chat = ChatScreen(setup.options.model, Recall(_earlier_questions(setup.history)), setup.clock)
+        self.controller = ChatController(
+            setup.engine(on_progress=self._on_progress, on_note=self._on_note),
+            setup.history.store,
+            setup.options,
+            self._hear,
+        )
+        self.chat.controller = self.controller
+        self.register_theme(DARK)
+        self.register_theme(LIGHT)
+        remembered = setup.theme.recall()
+        self.theme = remembered if remembered in self.available_themes else DARK.name
+        self._signals: list[signal.Signals] = []
+
+    def get_default_screen(self) -> Screen[None]:
+        """The chat."""
+        return self.chat
+
+    async def on_ready(self) -> None:
+        """The app is drawn: load the model, and go on with a conversation where that was asked for."""
+        self._watch_signals()
+        self.controller.start()
+        if self.setup.history.notice:
+            self.controller.notice(self.setup.history.notice, Severity.WARNING)
+        if self.setup.resume is not None:
+            await self.chat.resume(self.setup.resume)
+
+    async def close(self) -> None:
+        """After the app has ended: save what there is and end the engine."""
+        self.controller.save_now()
+        await self.controller.close()
+        self.setup.history.store.close()
+
+    # --- the controller and the engine
+
+    def _hear(self, event: ChatEvent) -> None:
+        self.chat.hear(event)
+
+    def _on_progress(self, progress: float) -> None:
+        self.controller.loading_progress(progress)
+
+    def _on_note(self, text: str) -> None:
+        self.controller.notice(text)
+
+    # --- signals
+
+    def _watch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for name in SIGNALS:
+            number = getattr(signal, name, None)
+            if number is not None:
+                with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):
+                    loop.add_signal_handler(number, self._leave, number)
+                    self._signals.append(number)
+
+    def _leave(self, number: signal.Signals) -> None:
+        """Save, restore the terminal and end; and end in any case, should the terminal take no output."""
+        code = 128 + number
+        self.controller.save_now()
+        watchdog = threading.Timer(LAST_PATIENCE_S, os._exit, (code,))
+        watchdog.daemon = True
+        watchdog.start()
+        self.exit(return_code=code)
+
+    # --- actions
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """What the command palette offers: the chat's own actions, and all the themes."""
+        if isinstance(screen, ChatScreen):
+            for action in ACTIONS:
+                keys = " or ".join(_key_name(key) for key in action.keys.split(",") if key)
+                yield SystemCommand(
+                    action.title,
+                    f"{action.help}  ({keys})" if keys else action.help,
+                    lambda name=action.name: screen.run_worker(screen.run_action(name)),
+                )
+        yield SystemCommand("Theme", "Choose among all themes", self.action_change_theme)
+
+    def _watch_theme(self, theme_name: str) -> None:
+        super()._watch_theme(theme_name)
+        if self.is_running:
+            self.setup.theme.remember(theme_name)
+
+    def action_help_quit(self) -> None:
+        """Ctrl+C with nothing selected: stop the answer; without one, say how to quit."""
+        if self.controller.status.busy:
+            self.chat.run_worker(self.controller.stop(), group="stop")
+        else:
+            self.notify("Ctrl+Q quits.", timeout=3)
+
+    async def on_conversations_screen_deleted(self, event: ConversationsScreen.Deleted) -> None:
+        """The list's person said twice that a conversation should go."""
+        await self.chat.delete(event.conversation_id)
+        if isinstance(self.screen, ConversationsScreen):
+            self.screen.refresh_list()
+
+
+async def run_chat(setup: ChatSetup) -> int:
+    """Run the app in this terminal until the person leaves.
+
+    Returns:
+        What to answer to the shell.
+    """
+    app = ChatApp(setup)
+    try:
+        await app.run_async()
+    finally:
+        await app.close()
+    return app.return_code or 0
+
+
+def _earlier_questions(history: OpenedHistory) -> list[str]:
+    try:
+        return history.store.recent_questions()
+    except HistoryError:
+        return []
+
+
+def _key_name(key: str) -> str:
+    return "+".join(part.capitalize() for part in key.split("+"))

@@ -1,0 +1,10 @@
+"""Styles of text beside the themes' own colours, for any theme, dark or light."""
+
+MUTED = "$foreground 65%"
+"""What is read second."""
+FAINT = "$foreground 40%"
+"""What is read when it is looked for."""
+KEY = "bold $foreground 85%"
+"""The name of a key."""
+LINE = "$border-blurred"
+"""Lines and empty parts of a meter."""

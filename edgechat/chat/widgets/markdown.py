@@ -1,0 +1,103 @@
+"""Markdown as it streams. What is particular to Textual's own widget is kept in here."""
+
+from collections.abc import Callable
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Label, Markdown, Static
+from textual.widgets.markdown import MarkdownBlock, MarkdownFence, MarkdownStream
+
+from edgechat.chat.highlighting import highlighted, language_of
+from edgechat.chat.plain import printable
+
+
+def _parser() -> MarkdownIt:
+    """GitHub's Markdown, but HTML is text like any other: what a model writes is never swallowed."""
+    return MarkdownIt("gfm-like", {"html": False})
+
+
+class CopyCode(Static):
+    """Copies the code that it stands above."""
+
+    class Pressed(Message):
+        """The person wants the code."""
+
+        def __init__(self, code: str) -> None:
+            super().__init__()
+            self.code = code
+
+    def on_click(self, event: events.Click) -> None:
+        """Hand the code up."""
+        event.stop()
+        fence = next(node for node in self.ancestors if isinstance(node, CodeFence))
+        self.post_message(self.Pressed(fence.code))
+
+
+class CodeFence(MarkdownFence):
+    """Code with its language above it, and a way to copy it."""
+
+    @classmethod
+    def highlight(cls, code: str, language: str, ansi: bool = False, dark: bool = False) -> Content:
+        """Never guess the language: that would load every lexer there is."""
+        return highlighted(code, language)
+
+    def compose(self) -> ComposeResult:
+        """A line about the code, then the code."""
+        with Horizontal(classes="code--head"):
+            yield Static(Content(language_of(self.lexer) or "text"), classes="code--language")
+            yield CopyCode(Content("copy"), classes="code--copy")
+        yield Label(self._highlighted_code, id="code-content", expand=True)
+
+    async def _update_from_block(self, block: MarkdownBlock) -> None:
+        await super()._update_from_block(block)
+        if isinstance(block, CodeFence):
+            for language in self.query(".code--language").results(Static):
+                language.update(Content(language_of(self.lexer) or "text"))
+
+
+class StreamingMarkdown(Markdown):
+    """Markdown that grows. `append_text` may be called at any pace; `show` replaces all."""
+
+    BLOCKS = {  # noqa: RUF012 - as the base declares it
+        **Markdown.BLOCKS,
+        "fence": CodeFence,
+        "code_block": CodeFence,
+    }
+
+    def __init__(self, text: str = "", *, parser: Callable[[], MarkdownIt] = _parser) -> None:
+        super().__init__(printable(text), parser_factory=parser, open_links=False)
+        self._stream: MarkdownStream | None = None
+
+    async def append_text(self, text: str) -> None:
+        """Append; pieces that come faster than they can be drawn are drawn together."""
+        if self._stream is None:
+            self._stream = Markdown.get_stream(self)
+        await self._stream.write(printable(text))
+
+    async def show(self, text: str) -> None:
+        """End the growth and show this, parsed as a whole."""
+        await self.end()
+        await self.update(printable(text))
+
+    async def end(self) -> None:
+        """End the growth; what was appended is shown."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            await stream.stop()
+
+    def unhandled_token(self, token: Token) -> MarkdownBlock | None:
+        """Show what has no widget as text, rather than not at all."""
+        if not token.content.strip():
+            return None
+        block = self.BLOCKS["paragraph_open"](self, token)
+        block.set_content(Content(token.content.rstrip()))
+        return block
+
+    async def on_unmount(self) -> None:
+        """No task outlives its widget."""
+        await self.end()

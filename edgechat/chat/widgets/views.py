@@ -1,0 +1,102 @@
+"""One entry of the transcript, as it is shown."""
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.widgets import Static
+
+from edgechat.chat.entries import Entry, Kind, Severity
+from edgechat.chat.plain import printable
+from edgechat.chat.widgets.markdown import StreamingMarkdown
+from edgechat.history import Status
+
+ENDINGS = {
+    Status.STOPPED: "stopped",
+    Status.LENGTH: "cut: no room for more",
+    Status.FAILED: "cut short",
+    Status.PARTIAL: "cut short",
+}
+SIGNS = {Severity.INFORMATION: "·", Severity.WARNING: "!", Severity.ERROR: "×"}
+
+
+class EntryView(Vertical):
+    """Base of the views."""
+
+    def __init__(self, entry: Entry) -> None:
+        super().__init__(classes=f"entry {entry.kind}")
+        self.entry = entry
+
+    async def show(self, entry: Entry) -> None:
+        """Show another version of the entry."""
+        self.entry = entry
+
+    async def append_text(self, text: str) -> None:
+        """More of the text came."""
+
+
+class QuestionView(EntryView):
+    """What the person said, as they typed it."""
+
+    def compose(self) -> ComposeResult:
+        """The text."""
+        yield Static(Content(printable(self.entry.text).rstrip()), classes="question--text")
+
+
+class NoticeView(EntryView):
+    """What the app says."""
+
+    def compose(self) -> ComposeResult:
+        """A sign and the text."""
+        severity = self.entry.severity
+        self.add_class(f"-{severity}")
+        with Horizontal(classes="notice--row"):
+            yield Static(Content(SIGNS[severity]), classes="notice--sign")
+            yield Static(Content(printable(self.entry.text)), classes="notice--text")
+
+
+class AnswerView(EntryView):
+    """What the model said, as Markdown, and how it ended where it didn't end by itself."""
+
+    def __init__(self, entry: Entry, *, growing: bool) -> None:
+        """`growing`: the answer is under way; otherwise one that is PARTIAL was cut."""
+        super().__init__(entry)
+        self._growing = growing
+        self._markdown = StreamingMarkdown(entry.text)
+        self._ending = Static(classes="answer--ending")
+
+    def compose(self) -> ComposeResult:
+        """The text and the ending."""
+        yield self._markdown
+        yield self._ending
+
+    def on_mount(self, event: events.Mount) -> None:
+        """An answer that ended by itself needs no remark."""
+        self._show_ending()
+
+    async def show(self, entry: Entry) -> None:
+        """The answer is whole now: parse it as a whole."""
+        await super().show(entry)
+        self._growing = False
+        await self._markdown.show(entry.text)
+        self._show_ending()
+
+    async def append_text(self, text: str) -> None:
+        """More of the answer came."""
+        await self._markdown.append_text(text)
+
+    def _show_ending(self) -> None:
+        text = "" if self._growing else ENDINGS.get(self.entry.status, "")
+        self._ending.update(Content(f"— {text}"))
+        self._ending.display = bool(text)
+
+
+def view_of(entry: Entry, *, growing: bool) -> EntryView:
+    """The widget for an entry."""
+    match entry.kind:
+        case Kind.USER:
+            return QuestionView(entry)
+        case Kind.ASSISTANT:
+            return AnswerView(entry, growing=growing)
+        case Kind.NOTICE:
+            return NoticeView(entry)

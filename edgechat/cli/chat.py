@@ -1,0 +1,95 @@
+"""`edgechat chat`: talk to a model in the terminal."""
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command(epilog="F1 in the chat shows its keys. Conversations are saved as they are written.")
+def chat(
+    model: Annotated[
+        str | None, typer.Argument(metavar="[MODEL]", help="Name or path; none: the settings' model.")
+    ] = None,
+    *,
+    system: Annotated[str | None, typer.Option(help="System prompt of new conversations.")] = None,
+    go_on: Annotated[
+        bool, typer.Option("--continue", "-c", help="Go on with the last conversation.")
+    ] = False,
+    resume: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Go on with the conversation of this number.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=0, max=2**31, help="Longest answer in tokens; 0: no limit.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", "-t", min=0, max=100, help="0 takes the likeliest token.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(min=0, help="Keep so many likeliest tokens; 0: all.")] = None,
+    top_p: Annotated[float | None, typer.Option(min=0, max=1, help="Keep this share of probability.")] = None,
+    min_p: Annotated[float | None, typer.Option(min=0, max=1, help="Least share of the likeliest.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same answer.")] = None,
+    ctx: Annotated[
+        int | None, typer.Option(min=0, max=2**24, help="Tokens of context; 0: automatic.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=0, max=512, help="Threads; 0: automatic.")] = None,
+    gpu_layers: Annotated[
+        int | None, typer.Option(min=-1, help="Layers on the GPU; -1: all that fit.")
+    ] = None,
+    theme: Annotated[str | None, typer.Option(help="Colours: dark or light; remembered.")] = None,
+) -> None:
+    """Talk to a model in the terminal."""
+    import asyncio
+    import sys
+
+    from edgechat import paths, settings
+    from edgechat.errors import UsageError
+    from edgechat.history import open_history
+    from edgechat.library.catalog import model_name
+    from edgechat.library.resolve import resolve
+
+    if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
+        raise UsageError('the chat needs a terminal; in pipes and scripts use `edgechat ask "..."`')
+    if theme not in (None, "dark", "light"):
+        raise UsageError(f"theme {theme!r}: give dark or light")
+    if go_on and resume is not None:
+        raise UsageError("--continue and --resume: give one of them")
+
+    config = settings.load()
+    path = resolve(config.chat.model if model is None else model)
+    load = config.engine.load(path, n_ctx=ctx, n_threads=threads, n_gpu_layers=gpu_layers)
+    sampling = config.sampling.settings(
+        temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed
+    )
+    history = open_history(paths.data_dir() / "history.db")
+    number = resume
+    if go_on:
+        latest = history.store.latest()
+        number = latest.id if latest is not None else None
+    elif number is not None:
+        history.store.get(number)  # raises where there is none, before the app opens
+
+    from edgechat.chat.app import ChatSetup, run_chat
+    from edgechat.chat.appearance import NAMES, ThemeMemory
+    from edgechat.chat.controller import ChatOptions
+    from edgechat.engine.process.supervisor import EngineSupervisor
+
+    memory = ThemeMemory(paths.state_dir() / "theme", config.chat.theme)
+    if theme is not None:
+        memory.remember(NAMES[theme])
+    setup = ChatSetup(
+        engine=lambda *, on_progress, on_note: EngineSupervisor(
+            load, on_progress=on_progress, on_note=on_note
+        ),
+        history=history,
+        options=ChatOptions(
+            model=model_name(path),
+            system_prompt=config.chat.system_prompt if system is None else system,
+            sampling=sampling,
+            max_tokens=config.sampling.max_tokens if max_tokens is None else max_tokens,
+        ),
+        theme=memory,
+        resume=number,
+    )
+    raise typer.Exit(asyncio.run(run_chat(setup)))
