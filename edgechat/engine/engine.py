@@ -265,6 +265,7 @@ class Engine:
             self._free(slot)
             return
         if (turn := self._scheduler.give_way()) is not None:  # computed again when there is room
+            self._tell(turn.stall())
             self._free(turn.slot)
             turn.stand()
             return
@@ -283,7 +284,7 @@ class Engine:
 
     def _finish(self, turn: Turn, reason: FinishReason, now: float) -> None:
         """Tell the rest, and keep what was computed for the next turn."""
-        self._tell(turn.last_delta(now))
+        self._tell(turn.last_delta())
         self._emit(turn.finished(reason, self._load_s, now))
         self._load_s = 0.0
         self._scheduler.remove(turn)

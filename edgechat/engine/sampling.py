@@ -23,7 +23,8 @@ Ids = npt.NDArray[np.int64]
 Reals = npt.NDArray[np.float64]
 
 _GROUPS = 1024
-_NUCLEUS_SIZES = (256, 8192)
+_NUCLEUS = 256
+_BINS = 1024
 _MANY = 4096
 """More candidates than this are exponentiated in float32, which numpy does ten times faster."""
 
@@ -43,9 +44,17 @@ class Distribution:
 
     def draw(self, uniform: float) -> int:
         """The token at `uniform` (0 <= uniform < 1) of the cumulated probabilities."""
-        cumulated = self.probabilities.cumsum()
+        probabilities, ids = self.probabilities, self.ids
+        if len(ids) > _MANY:  # first the block, then the place in it
+            blocks = np.add.reduceat(probabilities, np.arange(0, len(ids), _GROUPS)).cumsum()
+            block = min(int(blocks.searchsorted(uniform * blocks[-1], side="right")), len(blocks) - 1)
+            start = blocks[block - 1] if block else 0.0
+            uniform = (uniform * blocks[-1] - start) / (blocks[block] - start)
+            part = slice(block * _GROUPS, (block + 1) * _GROUPS)
+            probabilities, ids = probabilities[part], ids[part]
+        cumulated = probabilities.cumsum()
         index = int(cumulated.searchsorted(uniform * cumulated[-1], side="right"))
-        return int(self.ids[min(index, len(self.ids) - 1)])
+        return int(ids[min(index, len(ids) - 1)])
 
     def probability(self, token: int) -> float:
         """Probability of `token`; 0 where it was cut off."""
@@ -239,13 +248,16 @@ def _nucleus(row: Row, top_p: float) -> tuple[Ids, float]:
     top = row.max()
     _check(top)
     mass = float(np.exp(row - top).sum(dtype=np.float64))
-    for count in _NUCLEUS_SIZES:
-        if count >= len(row):
-            break
-        ids = largest(row, count)
+    if len(row) > _NUCLEUS:
+        ids = largest(row, _NUCLEUS)
         if np.exp(row[ids].astype(np.float64) - top).sum() >= top_p * mass:
             return ids, mass
-    return np.argsort(-row, kind="stable"), mass
+    # Too flat for that: count the mass in bins of 1/32 logit each, and sort only what lies in the first ones.
+    bins = np.minimum((top - row) * np.float32(32), np.float32(_BINS - 1)).astype(np.int64)
+    cumulated = np.bincount(bins, weights=np.exp(row - top), minlength=_BINS).cumsum()
+    last = int(cumulated.searchsorted(top_p * mass, side="left")) + 1  # one more, for rounding
+    ids = np.flatnonzero(bins <= last)
+    return ids[np.argsort(-row[ids], kind="stable")], mass
 
 
 def largest(row: Row, count: int) -> Ids:

@@ -131,13 +131,17 @@ class Turn:
         text, self._untold = self._untold, ""
         return Delta(self.id, text, self.n_answer)
 
-    def last_delta(self, now: float) -> Delta | None:
+    def stall(self) -> Delta | None:
+        """What there is to tell, before a longer wait."""
+        self._told_at = None
+        return self.delta(self._last_at)
+
+    def last_delta(self) -> Delta | None:
         """All that was held back, at the end of the answer."""
         if not self._stops.stopped:
             self._show(self._stops.feed(self._detokenizer.flush()))
             self._show(self._stops.flush())
-        self._told_at = None
-        return self.delta(now)
+        return self.stall()
 
     def prefilled(self, now: float) -> Prefilled | None:
         """How far the prompt has come, if it is time."""

@@ -231,3 +231,18 @@ def test_draws_follow_the_distribution() -> None:
 def test_a_draw_at_the_borders() -> None:
     distribution = Distribution(np.array([7, 8, 9]), np.array([0.5, 0.25, 0.25]))
     assert [distribution.draw(u) for u in (0.0, 0.499, 0.5, 0.75, math.nextafter(1, 0))] == [7, 7, 8, 9, 9]
+
+
+def test_a_draw_from_many_is_the_same_as_from_few() -> None:
+    random = np.random.default_rng(9)
+    for size in (4097, 5_000, 50_000):
+        probabilities = random.random(size) ** 20
+        probabilities[1024:3072] = 0  # blocks without any mass
+        probabilities /= probabilities.sum()
+        distribution = Distribution(random.permutation(size), probabilities)
+        cumulated = probabilities.cumsum() / probabilities.sum()
+        for uniform in (0.0, *random.random(200).tolist(), math.nextafter(1, 0)):
+            place = int(np.flatnonzero(distribution.ids == distribution.draw(uniform))[0])
+            assert probabilities[place] > 0
+            assert cumulated[place] >= uniform - 1e-12
+            assert cumulated[place] - probabilities[place] <= uniform + 1e-12
