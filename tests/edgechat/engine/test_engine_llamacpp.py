@@ -8,6 +8,7 @@ import pytest
 
 from edgechat.engine.engine import Engine
 from edgechat.engine.process.messages import Delta, Event, Finished, Generate
+from edgechat.engine.rendering import ChatRenderer, PlainRenderer
 from edgechat.records import FinishReason, LoadSettings, SamplingSettings
 from edgechat.runtimes.base import Chunk, Wanted
 from edgechat.runtimes.llamacpp import LlamaCppRuntime
@@ -42,10 +43,11 @@ class Asked:
         for sequence in range(runtime.n_sequences):
             runtime.free(sequence)
         self.runtime = runtime
-        assert runtime.info.chat_template is not None
-        self.template = ChatTemplate(runtime.info.chat_template, bos="<|im_start|>", eos="<|im_end|>")
+        source = runtime.info.chat_template
+        template = None if source is None else ChatTemplate(source, bos="<|im_start|>", eos="<|im_end|>")
+        self.renderer: ChatRenderer = template or PlainRenderer()
         self.events: list[Event] = []
-        self.engine = Engine(runtime, self.template, self.events.append)
+        self.engine = Engine(runtime, template, self.events.append)
 
     def submit(self, id: int, *contents: str, max_tokens: int = 12, conversation: str = "") -> None:
         messages = tuple(
@@ -72,7 +74,9 @@ def prompt_of(asked: Asked, *contents: str) -> list[int]:
     messages = [
         ChatMessage("assistant" if index % 2 else "user", content) for index, content in enumerate(contents)
     ]
-    return asked.runtime.tokenizer.encode(asked.template.render(messages).text)
+    tokenizer = asked.runtime.tokenizer
+    tokens = tokenizer.encode(asked.renderer.render(messages).text)
+    return [tokenizer.bos_id, *tokens] if tokenizer.add_bos and tokenizer.bos_id is not None else tokens
 
 
 def assert_greedy(runtime: LlamaCppRuntime, prompt: list[int], answer: tuple[int, ...]) -> None:
@@ -127,3 +131,27 @@ def test_the_same_seed_gives_the_same_text(runtime: LlamaCppRuntime) -> None:
         asked.run()
         texts.append(asked.text(1))
     assert texts[0] == texts[1] != texts[2]
+
+
+def test_a_base_model_continues_a_transcript(gemma_gguf: Path) -> None:
+    runtime = LlamaCppRuntime.load(
+        LoadSettings(str(gemma_gguf), n_ctx=512, n_batch=64, n_sequences=2, n_threads=1)
+    )
+    assert runtime.tokenizer.add_bos
+    asked = Asked(runtime)
+    asked.submit(1, "What is the capital of France?", conversation="a", max_tokens=16)
+    asked.run()
+    first = asked.finished(1)
+    assert first.reason == FinishReason.STOP  # at "\nUser:"
+    assert asked.text(1).strip()
+    assert "User:" not in asked.text(1)
+    assert_greedy(runtime, prompt_of(asked, "What is the capital of France?"), first.tokens)
+    asked = Asked(runtime)
+    asked.submit(1, "What is the capital of France?", conversation="a", max_tokens=16)
+    asked.run()
+    asked.submit(2, "What is the capital of France?", asked.text(1), "And of Italy?", conversation="a")
+    asked.run()
+    # The "\nUser:" that ended the answer was generated, and is the head of the next question.
+    assert asked.finished(2).timings.cached_tokens >= first.timings.prefill_tokens + len(first.tokens)
+    assert asked.text(2)
+    runtime.close()
