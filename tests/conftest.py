@@ -22,6 +22,13 @@ def edgechat_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     return home / "edgechat"
 
 
+@pytest.fixture
+def scripted_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines that are started in this test answer as tests/edgechat/scripted_engine.py says."""
+    monkeypatch.setenv("EDGECHAT_RUNTIME", "tests.edgechat.scripted_engine:load")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+
+
 @pytest.fixture(scope="session")
 def starter_gguf() -> Path:
     """SmolLM2-135M-Instruct in Q4_1, from the starter model's package."""

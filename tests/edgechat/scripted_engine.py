@@ -195,7 +195,7 @@ def die(name: str) -> None:
     time.sleep(60)
 
 
-def load(settings: LoadSettings, progress: Callable[[float], None]) -> ScriptedRuntime:
+def load(settings: LoadSettings, progress: Callable[[float], bool]) -> ScriptedRuntime:
     """What the host calls in place of llama.cpp."""
     words = Path(settings.path).name.split()
     progress(0.5)

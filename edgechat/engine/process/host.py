@@ -1,4 +1,6 @@
-"""The engine's own process: `python -m edgechat.engine.process.host --log FILE --parent PID`.
+"""The engine's own process: `python -m edgechat.engine.process.host --parent PID`.
+
+Its standard input brings requests, its standard output takes events, its standard error is its log.
 
 A thread decodes requests onto a queue; the main thread alone touches the engine. It steps while there is
 work, and waits for requests otherwise. The end of standard input ends the process at once.
@@ -10,7 +12,6 @@ import os
 import queue
 import threading
 import time
-from pathlib import Path
 
 from edgechat.engine.process import isolation, loading
 from edgechat.engine.process.frames import BlockingReader, BlockingWriter, FrameError
@@ -37,10 +38,9 @@ _Requests = queue.SimpleQueue[Request]
 def main() -> None:
     """Serve one client, until it leaves."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--parent", type=int, required=True)
     options = parser.parse_args()
-    channel = isolation.isolate(options.log)
+    channel = isolation.isolate()
     isolation.ignore_interrupts()
     isolation.die_with_parent(options.parent)
     isolation.crash_quickly()
@@ -71,32 +71,23 @@ def _serve(requests: _Requests, writer: BlockingWriter) -> None:
     first = requests.get()
     if not isinstance(first, Load):
         return
-    from edgechat.engine.score import Scorer
-
     try:
-        engine, load_s, notes = loading.load(first.settings, writer.write, _progress(writer))
+        work, load_s, notes = loading.load(first.settings, writer.write, _progress(writer))
     except Exception as error:
         writer.write(_failure(error))
         return
-    writer.write(Loaded(info=engine.info, load_s=load_s, notes=notes))
-    scorer = Scorer(engine.runtime, writer.write, make_room=engine.release_idle)
+    writer.write(Loaded(info=work.info, load_s=load_s, notes=notes))
     while True:
         isolation.bound_log()
-        for request in _waiting(requests, block=not (engine.busy or scorer.busy)):
+        for request in _waiting(requests, block=not work.busy):
             match request:
-                case Generate():
-                    engine.submit(request)
-                case Score():
-                    scorer.submit(request)
+                case Generate() | Score():
+                    work.submit(request)
                 case Cancel():
-                    engine.cancel(request.id)
-                    scorer.cancel(request.id)
+                    work.cancel(request.id)
                 case Shutdown() | Load():
                     return
-        if scorer.holds_cache or (scorer.busy and not engine.busy):
-            scorer.step()
-        else:
-            engine.step()
+        work.step()
 
 
 def _waiting(requests: _Requests, *, block: bool) -> list[Request]:

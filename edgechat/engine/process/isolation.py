@@ -9,10 +9,7 @@ import resource
 import signal
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO
-
-from edgechat.paths import open_private
 
 LOG_BYTES = 2 * 2**20
 """Longest log; of a longer one, the end is kept."""
@@ -29,18 +26,17 @@ class Channel:
     events: IO[bytes]
 
 
-def isolate(log: Path) -> Channel:
-    """Take the standard streams away from all other code: input is empty, output goes to the log."""
+def isolate() -> Channel:
+    """Take the standard streams away from all other code: input is empty, output goes to the log.
+
+    Standard error must be a log that is appended to.
+    """
     requests = os.fdopen(os.dup(0), "rb", buffering=io.DEFAULT_BUFFER_SIZE)
     events = os.fdopen(os.dup(1), "wb", buffering=io.DEFAULT_BUFFER_SIZE)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    # Appending, so that writing goes on at the end after the log was cut.
-    handle = open_private(log, os.O_RDWR | os.O_APPEND | os.O_TRUNC)
-    os.dup2(handle, 1)
-    os.dup2(handle, 2)
-    os.close(handle)
+    os.dup2(2, 1)
     faulthandler.enable(file=2)
     return Channel(requests, events)
 

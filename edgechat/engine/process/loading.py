@@ -1,16 +1,18 @@
-"""From a model's file to an engine that answers. Runs in the engine's process only."""
+"""From a model's file to what answers. Runs in the engine's process only."""
 
 import importlib
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from edgechat.engine.process.messages import Generate, Message
-from edgechat.records import LoadSettings, ModelInfo
-from edgechat.runtimes.base import Runtime
+from edgechat.engine.process.messages import Message
+from edgechat.records import LoadSettings
 from models.errors import UnsupportedTemplate
+
+if TYPE_CHECKING:
+    from edgechat.engine.process.work import Work
 
 Progress = Callable[[float], bool]
 """Told 0 to 1; False would end the load."""
@@ -20,59 +22,31 @@ RUNTIME_VARIABLE = "EDGECHAT_RUNTIME"
 """For tests alone: "module:function", which makes the runtime from LoadSettings in place of llama.cpp."""
 
 
-class EngineLike(Protocol):
-    """What the host needs of an engine."""
-
-    info: ModelInfo
-    runtime: Runtime
-
-    @property
-    def busy(self) -> bool:
-        """A step would do something."""
-        ...
-
-    def submit(self, request: Generate) -> None:
-        """Take a request on; its events are emitted from now on."""
-        ...
-
-    def cancel(self, request: int) -> None:
-        """End a request at the next step; unknown ones are no error."""
-        ...
-
-    def release_idle(self) -> None:
-        """Give back the cache of what is not being answered."""
-        ...
-
-    def step(self) -> bool:
-        """Compute one batch, and emit what came of it; False where there was nothing to do."""
-        ...
-
-
 def import_runtime() -> None:
     """Import ahead what a model will need."""
     if not os.environ.get(RUNTIME_VARIABLE):
         importlib.import_module("edgechat.runtimes.llamacpp")
-    importlib.import_module("edgechat.engine.engine")
+    importlib.import_module("edgechat.engine.process.work")
 
 
-def load(settings: LoadSettings, emit: Emit, progress: Progress) -> tuple[EngineLike, float, tuple[str, ...]]:
+def load(settings: LoadSettings, emit: Emit, progress: Progress) -> tuple["Work", float, tuple[str, ...]]:
     """Check a model's file, then load it.
 
     Returns:
-        The engine, the seconds that it took, and what the person should know of how it was loaded.
+        What answers, the seconds that it took, and what the person should know of how it was loaded.
 
     Raises:
         FileNotFoundError: there is no such file.
         models.errors.ModelError: the file is broken, or not supported.
         edgechat.errors.EdgechatError: it can't be loaded here.
     """
-    from edgechat.engine.engine import Engine
+    from edgechat.engine.process.work import Work
 
     started = time.monotonic()
     runtime, notes, eos = _load_runtime(settings, progress)
     template, template_notes = _chat_template(runtime, eos)
     load_s = time.monotonic() - started
-    return Engine(runtime, template, emit, load_s=load_s), load_s, (*notes, *template_notes)
+    return Work(runtime, template, emit, load_s=load_s), load_s, (*notes, *template_notes)
 
 
 def _load_runtime(settings: LoadSettings, progress: Progress) -> tuple[Any, tuple[str, ...], int | None]:

@@ -162,6 +162,4 @@ class ScoreDone(Message, frozen=True):
     n_text_tokens: int
 
 
-Event = (
-    Loading | Loaded | LoadFailed | Prefilled | Delta | Note | Finished | Refused | Scored | ScoreDone
-)
+Event = Loading | Loaded | LoadFailed | Prefilled | Delta | Note | Finished | Refused | Scored | ScoreDone

@@ -101,7 +101,7 @@ def last_words(log: Path) -> str:
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return ""
-    lines = [line.strip() for line in lines if line.strip()]
+    lines = [line for line in ("".join(filter(str.isprintable, line)).strip() for line in lines) if line]
     for line in reversed(lines):
         if _ASSERTS.search(line):
             return line[:300]

@@ -47,18 +47,20 @@ def spawn_host() -> HostProcess:
     """
     log = _new_log()
     oom_kills = count_oom_kills()
-    process = subprocess.Popen(
-        # -P: a folder in which a person happens to be is no place to import from
-        [
-            *(sys.executable, "-P", "-m", "edgechat.engine.process.host"),
-            *("--log", str(log), "--parent", str(os.getpid())),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=os.environ | {"GGML_NO_BACKTRACE": "1"},  # else an abort starts a debugger, where there is one
-        start_new_session=True,  # Ctrl-C in the terminal is the client's
-    )
+    handle = paths.open_private(log, os.O_RDWR | os.O_APPEND | os.O_TRUNC)  # appended to, as it may be cut
+    try:
+        process = subprocess.Popen(
+            # -P: a folder in which a person happens to be is no place to import from
+            [sys.executable, "-P", "-m", "edgechat.engine.process.host", "--parent", str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=handle,
+            # An abort would else start a debugger, where there is one.
+            env=os.environ | {"GGML_NO_BACKTRACE": "1"},
+            start_new_session=True,  # Ctrl-C in the terminal is the client's
+        )
+    finally:
+        os.close(handle)
     return HostProcess(process, log, oom_kills)
 
 
