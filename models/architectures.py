@@ -83,18 +83,25 @@ RECURRENT = frozenset({"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv
 # Some layers have no attention, so that a layer's head counts may be 0.
 SOME_LAYERS_WITHOUT_ATTENTION = frozenset(
     {
+        "bailingmoe3",
         "deci",
+        "deepseek4",
         "falcon-h1",
+        "glm5-next",
         "granitehybrid",
         "jamba",
         "kimi-k3",
         "kimi-linear",
         "lfm2",
         "lfm2moe",
+        "minimax-01",
         "nemotron_h",
         "nemotron_h_moe",
         "plamo2",
+        "qwen35",
+        "qwen35moe",
         "qwen3next",
+        "qwen4exp",
     }
 )
 

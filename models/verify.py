@@ -68,6 +68,7 @@ def check_layout(header: GGUFHeader) -> None:
     """Types that can be computed with; data one after the other, aligned, inside the file."""
     room = header.file_size - header.data_offset
     expected = 0
+    has_plain_vectors = header.architecture not in known.RECURRENT
     for tensor in header.tensors:
         where = f"(described at byte {tensor.record_offset})"
         if tensor.type in NOT_WEIGHTS or (tensor.type in INTEGERS and not INTEGER_TABLES.search(tensor.name)):
@@ -75,7 +76,7 @@ def check_layout(header: GGUFHeader) -> None:
                 f"{header.path} has weights of type {tensor.type.name} in {tensor.name} {where}, "
                 f"which no model has: {AGAIN}"
             )
-        if _is_vector(tensor) and tensor.type not in INTEGERS | {GGMLType.F32}:
+        if has_plain_vectors and _is_vector(tensor) and tensor.type not in INTEGERS | {GGMLType.F32}:
             raise BrokenModelFile(
                 f"{header.path} has the vector {tensor.name} in {tensor.type.name} {where}, "
                 f"which must be F32: {AGAIN}"
