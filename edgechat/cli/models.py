@@ -1,14 +1,17 @@
 """`edgechat models`: the models on this machine."""
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from edgechat.cli.output import json_object, note, one_line
 from edgechat.cli.tables import pairs, table
-from edgechat.errors import BrokenModelError, EngineCrashedError, ExitCode, from_exception
+from edgechat.errors import BrokenModelError, EdgechatError, EngineCrashedError, ExitCode, from_exception
 from edgechat.units import bytes_text, count_text
+
+if TYPE_CHECKING:
+    from edgechat.library.catalog import ModelFile
+    from edgechat.library.inspect import ModelSummary
 
 app = typer.Typer(no_args_is_help=True, help="List, show and verify the models on this machine.")
 
@@ -22,37 +25,24 @@ GRAVITY = (ExitCode.BROKEN_MODEL, ExitCode.NOT_FOUND, ExitCode.UNSUPPORTED)
 def list_(as_json: AsJson = False) -> None:
     """List the models that can be named: the starter, the models folder, the settings' folders."""
     from edgechat.library.catalog import list_models, models_dir
-    from edgechat.library.inspect import ModelSummary, summarize
+    from edgechat.library.inspect import summarize
 
-    found: list[tuple[str, Path, int, ModelSummary | None, str]] = []
+    found: list[tuple[ModelFile, ModelSummary | None, EdgechatError | None]] = []
     for model in list_models():
         try:
-            found.append((model.name, model.path, model.size_bytes, summarize(model.path, model.name), ""))
+            found.append((model, summarize(model.path, model.name), None))
         except Exception as error:
-            found.append((model.name, model.path, model.size_bytes, None, _known(error)))
+            found.append((model, None, _known(error)))
     if as_json:
-        json_object(
-            {
-                "models": [
-                    {
-                        "name": name,
-                        "path": str(path),
-                        "size_bytes": size,
-                        "error": trouble or None,
-                        "summary": summary,
-                    }
-                    for name, path, size, summary, trouble in found
-                ]
-            }
-        )
+        json_object({"models": [_as_json(*one) for one in found]})
         return
     table(
         ("name", "architecture", "parameters", "quantization", "size", "context"),
-        [_row(name, size, summary) for name, _, size, summary, _ in found],
+        [_row(*one) for one in found],
     )
     for *_, trouble in found:
         if trouble:
-            note(trouble)
+            note(str(trouble))
     if not found:
         from edgechat.library.starter import INSTALL
 
@@ -170,8 +160,8 @@ def _load(path: str) -> None:
         ) from error
 
 
-def _known(error: Exception) -> str:
-    """What an error of ours says.
+def _known(error: Exception) -> EdgechatError:
+    """An error of ours.
 
     Raises:
         Exception: `error` itself, where it can only be a bug.
@@ -179,17 +169,33 @@ def _known(error: Exception) -> str:
     known = from_exception(error)
     if known is None:
         raise error
-    return str(known)
+    return known
 
 
-def _row(name: str, size: int, summary: Any) -> tuple[str, ...]:
+def _row(
+    model: "ModelFile", summary: "ModelSummary | None", trouble: EdgechatError | None
+) -> tuple[str, ...]:
+    size = bytes_text(model.size_bytes)
     if summary is None:
-        return (name, "broken", "", "", bytes_text(size), "")
+        unsupported = trouble is not None and trouble.code == ExitCode.UNSUPPORTED
+        return (model.name, "unsupported" if unsupported else "broken", "", "", size, "")
     return (
-        name,
+        model.name,
         summary.architecture,
         count_text(summary.parameters),
         summary.quantization,
-        bytes_text(size),
+        size,
         f"{summary.n_ctx_train:,}",
     )
+
+
+def _as_json(
+    model: "ModelFile", summary: "ModelSummary | None", trouble: EdgechatError | None
+) -> dict[str, object]:
+    return {
+        "name": model.name,
+        "path": str(model.path),
+        "size_bytes": model.size_bytes,
+        "error": str(trouble) if trouble else None,
+        "summary": summary,
+    }

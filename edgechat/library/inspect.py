@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from edgechat.library.catalog import model_name, parts_of
-from models.errors import BrokenModelFile
 from models.gguf import GGUFHeader, LazyArray, TensorInfo, read_header
+from models.verify import check_kind, check_layout
+from models.verify_hyperparameters import MAX_LAYERS, check_hyperparameters
 
 RECEIPT = "edgechat-receipt.json"
 MAX_RECEIPT_BYTES = 2**24
@@ -108,7 +109,7 @@ class ModelSummary(msgspec.Struct, frozen=True):
 
 
 def summarize(path: Path, name: str = "") -> ModelSummary:
-    """Read a model's header and say what it is.
+    """Read a model's header and say what it is; all is checked but its vocabulary.
 
     Args:
         path: the file; of a split model, its first part.
@@ -117,14 +118,16 @@ def summarize(path: Path, name: str = "") -> ModelSummary:
     Raises:
         FileNotFoundError: there is no such file.
         BrokenModelFile: it is no GGUF file, or damaged.
-        UnsupportedModel: it is GGUF of a version that is not supported.
+        UnsupportedModel: it is GGUF, but no model that can be loaded here.
     """
     header = read_header(path)
+    check_kind(header)
+    check_hyperparameters(header)
     parts = [header, *(read_header(part) for part in parts_of(path)[1:])]
+    for part in parts:
+        check_layout(part)
     tensors = [tensor for part in parts for tensor in part.tensors]
     parameters = sum(tensor.n_elements for tensor in tensors)
-    if not parameters:
-        raise BrokenModelFile(f"{path} has no weights in it: download or convert it again")
     template = text(header, "tokenizer.chat_template")
     tokens = header.metadata.get("tokenizer.ggml.tokens")
     return ModelSummary(
@@ -198,8 +201,8 @@ def number(header: GGUFHeader, name: str) -> int:
 def _per_layer(header: GGUFHeader, name: str, layers: int) -> list[int]:
     value = header.hyper(name)
     if isinstance(value, LazyArray):
-        return [int(one) for one in value.read_numbers()]
-    return [value] * min(layers, 2**16) if isinstance(value, int) else []
+        return [int(one) for one in value.read_numbers()] if value.count <= MAX_LAYERS else []
+    return [value] * min(layers, MAX_LAYERS) if isinstance(value, int) else []
 
 
 def _tokenizer(header: GGUFHeader) -> str:

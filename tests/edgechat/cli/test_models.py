@@ -21,15 +21,21 @@ def _write(path: Path, file: File) -> Path:
 def test_ls_on_a_pipe(capsys: Captured) -> None:
     _write(models_dir() / "tiny.gguf", tiny_llama())
     (models_dir() / "damaged.gguf").write_bytes(b"GGUF\x03")
+    _write(models_dir() / "new.gguf", tiny_llama().put("general.architecture", STRING, "new"))
     assert app.main(["models", "ls"]) == 0
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         "starter\tllama\t135M\tQ4_1\t98.4 MB\t8,192",
         "damaged\tbroken\t\t\t5 B\t",
+        "new\tunsupported\t\t\t330.4 kB\t",
         "tiny\tllama\t80.5k\tF32 (guessed)\t330.4 kB\t512",
     ]
     damaged = models_dir() / "damaged.gguf"
-    assert err == f"{damaged} is cut off inside version (at byte 4): download or convert it again\n"
+    assert err.splitlines() == [
+        f"{damaged} is cut off inside version (at byte 4): download or convert it again",
+        f"{models_dir() / 'new.gguf'} is of the architecture 'new', which this llama.cpp doesn't know: "
+        "a newer edgechat may",
+    ]
 
 
 def test_ls_on_a_terminal(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,15 @@ def test_a_type_that_the_file_does_not_name(tmp_path: Path) -> None:
     assert (summary.name, summary.quantization, summary.bits_per_weight) == ("m", "F32 (guessed)", 32.0)
 
 
+def test_hostile_numbers_are_refused(tmp_path: Path) -> None:
+    """They would give sums that no JSON number holds."""
+    file = tiny_llama().put("llama.attention.key_length", U32, 2**32 - 1)
+    with pytest.raises(BrokenModelFile, match=r"attention\.key_length"):
+        summarize(_write(tmp_path / "m.gguf", file))
+    header = read_header(_write(tmp_path / "m.gguf", tiny_llama().put("llama.block_count", U32, 2**32 - 1)))
+    assert kv_bytes_per_token(header) == 2 * 512 * 2 * (16 + 16)
+
+
 def test_heads_that_differ_by_layer(tmp_path: Path) -> None:
     file = tiny_llama().put("llama.attention.head_count_kv", ARRAY, array(U32, [4, 2]))
     header = read_header(_write(tmp_path / "m.gguf", file))
