@@ -12,6 +12,7 @@ EdgechatError
 `models` and `quantize` have roots of their own, which `from_exception` maps onto this tree.
 """
 
+import errno
 from enum import IntEnum
 
 
@@ -116,11 +117,25 @@ def from_exception(error: Exception) -> EdgechatError | None:
         (quantize.NativeFailure, EngineCrashedError),
         (quantize.QuantizeError, UsageError),
         (FileNotFoundError, NotFoundError),
+        (PermissionError, UsageError),
+        (IsADirectoryError, UsageError),
+        (NotADirectoryError, NotFoundError),
         (MemoryError, ResourceError),
     )
     if isinstance(error, EdgechatError):
         return error
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return ResourceError(_system_error(error))
     for kind, ours in kinds:
         if isinstance(error, kind):
-            return ours(str(error) or kind.__name__)
+            text = _system_error(error) if isinstance(error, OSError) else str(error)
+            return ours(text or kind.__name__)
     return None
+
+
+def _system_error(error: OSError) -> str:
+    """What the system says, behind the file that it says it of."""
+    if not error.strerror:
+        return str(error)
+    what = error.strerror[:1].lower() + error.strerror[1:]
+    return what if error.filename is None else f"{error.filename}: {what}"

@@ -67,7 +67,11 @@ def load_command(name: str) -> Any:
         A Typer command or group.
     """
     (command,) = (one for one in COMMANDS if one.name == name)
-    loaded = typer.main.get_command(importlib.import_module(command.module).app)
+    module_app: typer.Typer = importlib.import_module(command.module).app
+    # Whatever each says of itself, all help pages look alike, and completion is the whole program's.
+    module_app.rich_markup_mode = None
+    module_app._add_completion = False
+    loaded = typer.main.get_command(module_app)
     loaded.name = name
     return loaded
 

@@ -9,7 +9,7 @@ import typer
 from edgechat.engine.process.spawn import spawn_host
 from edgechat.errors import UsageError
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer()
 
 MAX_INPUT_BYTES = 32 * 2**20
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
@@ -64,28 +64,28 @@ class Result(msgspec.Struct):
     notes: list[str] = []
 
 
-@dataclass(slots=True)
 class Turn:
     """The state of one run."""
 
-    asking: Asking
-    result: Result = field(default_factory=Result)
-    answer: Answer | None = None
-    interrupted: bool = False
-
-    def __post_init__(self) -> None:
-        """Show progress only to a person who waits."""
-        shown = sys.stderr.isatty() and not self.asking.quiet and not self.asking.as_json
-        self.status = output.Status(shown)
-        self.result.model = self.asking.load.path
-
-    status: output.Status = field(init=False)
+    def __init__(self, asking: Asking) -> None:
+        """Nothing is asked yet."""
+        self.asking = asking
+        self.result = Result(model=asking.load.path)
+        self.answer: Answer | None = None
+        self.interrupted = False
+        self.status = output.Status(sys.stderr.isatty() and not asking.quiet and not asking.as_json)
 
     async def run(self, host: HostProcess) -> None:
         """Load, ask, and print as it comes."""
-        client = await EngineClient.start(
-            self.asking.load, host=host, on_progress=lambda part: self.status.show(f"loading {part:.0%}")
-        )
+        self.status.show("loading")
+        asyncio.get_running_loop().call_later(self.status.DELAY_S, self.status.redraw)
+        try:
+            client = await EngineClient.start(
+                self.asking.load, host=host, on_progress=lambda part: self.status.show(f"loading {part:.0%}")
+            )
+        except BaseException:
+            self.status.clear()
+            raise
         try:
             self.result.model = client.info.name
             self.result.timings = msgspec.structs.replace(NO_TIMINGS, load_s=client.load_s)
@@ -200,3 +200,5 @@ async def _interruptible(turn: Turn, host: HostProcess) -> None:
             raise
     finally:
         loop.remove_signal_handler(signal.SIGINT)
+        if turn.interrupted:  # it is ending: an impatient key must not spoil that
+            signal.signal(signal.SIGINT, signal.SIG_IGN)

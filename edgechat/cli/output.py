@@ -48,16 +48,23 @@ class Status:
         """`shown`: False makes it silent."""
         self._shown = shown
         self._begun = time.monotonic()
+        self._text = ""
         self._width = 0
 
     def show(self, text: str) -> None:
         """Replace the line."""
-        if self._shown and time.monotonic() - self._begun > self.DELAY_S:
-            self._write("\r" + text.ljust(self._width))
-            self._width = len(text)
+        self._text = text
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Draw the line, if it is time; to be called after DELAY_S too."""
+        if self._shown and self._text and time.monotonic() - self._begun >= self.DELAY_S:
+            self._write("\r" + self._text.ljust(self._width))
+            self._width = len(self._text)
 
     def clear(self) -> None:
         """Take the line away."""
+        self._text = ""
         if self._width:
             self._write("\r" + " " * self._width + "\r")
             self._width = 0

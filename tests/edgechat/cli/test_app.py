@@ -1,0 +1,174 @@
+import importlib
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from edgechat import __version__, errors, paths
+from edgechat.cli import app as cli
+from edgechat.cli import failures
+from edgechat.cli.app import COMMANDS, Command, main
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """Makes `edgechat try` run a function."""
+
+    def install(function):
+        module = type(sys)("edgechat_try")
+        module.app = typer.Typer(rich_markup_mode=None)
+        module.app.command()(function)
+        monkeypatch.setitem(sys.modules, "edgechat_try", module)
+        monkeypatch.setattr(cli, "COMMANDS", (*COMMANDS, Command("try", "edgechat_try", "Try.")))
+
+    return install
+
+
+def raising(error):
+    def function() -> None:
+        raise error
+
+    return function
+
+
+def test_help_lists_every_command_with_its_line(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    for one in COMMANDS:
+        assert any(line.split() == [one.name, *one.help.split()] for line in out.splitlines()), one.name
+
+
+def test_without_a_terminal_help_is_all_there_is(capsys):
+    assert main([]) == 0
+    assert capsys.readouterr().out.startswith("Usage: edgechat")
+
+
+def test_on_a_terminal_it_chats(monkeypatch):
+    called = []
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setattr(cli, "load_command", lambda name: called.append(name) or _stub())
+    assert main([]) == 0
+    assert called == ["chat"]
+
+
+def _stub():
+    stub = typer.Typer()
+    stub.command()(lambda: None)
+    return typer.main.get_command(stub)
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"edgechat {__version__}\n"
+
+
+@pytest.mark.parametrize("one", COMMANDS, ids=lambda one: one.name)
+def test_every_command_exists_and_its_help_begins_with_a_sentence(one, capsys):
+    importlib.import_module(one.module)
+    assert main([one.name, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"Usage: edgechat {one.name} ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["akk"], "edgechat: No such command 'akk'. Did you mean 'ask'?; see: edgechat --help\n"),
+        (["--bad"], "edgechat: No such option: --bad; see: edgechat --help\n"),
+        (["ask", "--zzz", "x"], "edgechat: No such option: --zzz; see: edgechat ask --help\n"),
+    ],
+)
+def test_wrong_usage_is_one_line_with_what_to_type(arguments, line, capsys):
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.err == line
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize("kind", errors.BY_CODE.values(), ids=lambda kind: kind.__name__)
+def test_each_error_has_its_code_and_one_line(kind, command, capsys):
+    command(raising(kind("first line\nsecond \x1b[31mline")))
+    assert main(["try"]) == kind.code
+    assert capsys.readouterr().err == "edgechat: first line second [31mline\n"
+
+
+def test_a_bug_is_one_line_and_its_trace_a_private_file(command, capsys):
+    command(raising(ZeroDivisionError("by zero")))
+    assert main(["try"]) == 1
+    (trace,) = paths.log_dir().glob("bug-*.txt")
+    assert capsys.readouterr().err == (
+        f"edgechat: a bug of edgechat: ZeroDivisionError: by zero. Its trace is in {trace}\n"
+    )
+    text = trace.read_text()
+    assert text.startswith(f"edgechat {__version__}, Python 3")
+    assert "Traceback" in text
+    assert trace.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_bug_where_nothing_can_be_written(command, capsys, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("EDGECHAT_HOME", str(tmp_path / "file"))
+    command(raising(ZeroDivisionError("by zero")))
+    assert main(["try"]) == 1
+    assert "EDGECHAT_DEBUG=1 shows it" in capsys.readouterr().err
+
+
+def test_debugging_shows_the_trace(command, capsys, monkeypatch):
+    monkeypatch.setenv("EDGECHAT_DEBUG", "1")
+    command(raising(errors.NotFoundError("no such model")))
+    assert main(["try"]) == 3
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.endswith("edgechat: no such model\n")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), typer.Abort()])
+def test_an_interrupt_is_quiet(error, command, capsys):
+    command(raising(error))
+    assert main(["try"]) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_a_command_chooses_its_code(command):
+    command(raising(typer.Exit(8)))
+    assert main(["try"]) == 8
+
+
+def test_a_reader_that_went_away_is_no_failure(command, monkeypatch, capsys):
+    closed = []
+    monkeypatch.setattr(failures, "_close_output", lambda: closed.append(True))
+    command(raising(BrokenPipeError()))
+    assert main(["try"]) == 0
+    assert closed == [True]
+    assert capsys.readouterr().err == ""
+
+
+HYGIENE = """
+import sys
+from edgechat.cli.app import main
+code = main(sys.argv[1:])
+heavy = {"torch", "llama_cpp", "textual", "transformers", "numpy", "gguf", "rich", "asyncio", "jinja2"}
+commands = sorted(name for name in sys.modules if name.startswith("edgechat.cli."))
+print(sorted(heavy & set(sys.modules)), commands, file=sys.stderr)
+"""
+
+
+def test_help_imports_nothing_heavy_and_no_command():
+    done = subprocess.run(
+        [sys.executable, "-c", HYGIENE, "--help"], capture_output=True, text=True, check=True, timeout=120
+    )
+    heavy, commands = done.stderr.split("] ")
+    assert heavy == "["
+    assert commands.strip() == "['edgechat.cli.app', 'edgechat.cli.failures', 'edgechat.cli.output']"
+
+
+def test_the_module_can_be_run():
+    done = subprocess.run(
+        [sys.executable, "-m", "edgechat", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert done.stdout == f"edgechat {__version__}\n"

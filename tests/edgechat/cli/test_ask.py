@@ -1,0 +1,259 @@
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgechat import paths
+from edgechat.cli.app import main
+
+pytestmark = pytest.mark.usefixtures("scripted_engine")
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A path that the scripted engine takes for a model."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF")
+    return str(path)
+
+
+@pytest.fixture
+def starter(model, monkeypatch):
+    """The scripted model is the starter too."""
+    monkeypatch.setattr("edgechat.library.starter.find_starter", lambda: Path(model))
+
+
+@pytest.fixture(autouse=True)
+def _no_stdin(monkeypatch):
+    """What is inherited, and brings nothing."""
+    with open(os.devnull) as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+        monkeypatch.setattr("edgechat.cli.ask._is_piped", lambda: False)
+        yield
+
+
+@pytest.fixture
+def piped(monkeypatch):
+    """Puts bytes into standard input."""
+
+    def pipe(data):
+        monkeypatch.setattr("edgechat.cli.ask._is_piped", lambda: True)
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+    return pipe
+
+
+def edgechat(*arguments, **options):
+    """Run the real thing, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "edgechat", *arguments],
+        capture_output=True,
+        timeout=120,
+        check=False,
+        **{"stdin": subprocess.DEVNULL} | options,
+    )
+
+
+def test_the_answer_is_on_stdout_and_nothing_else_anywhere(model, capfd):
+    assert main(["ask", model, "print NATIVE;say Grüße", "-t", "0"]) == 0
+    assert capfd.readouterr() == ("Grüße\n", "")
+
+
+def test_an_answer_that_ends_its_line_gets_no_other(model, capfd):
+    assert main(["ask", model, "say line\n", "-t", "0"]) == 0
+    assert capfd.readouterr().out == "line\n"
+
+
+def test_json_is_one_object(model, capfd):
+    assert main(["ask", model, "say hello", "-t", "0", "--json"]) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    result = json.loads(out)
+    assert out.count("\n") == 1
+    assert result.keys() == {"text", "tokens", "finish_reason", "timings", "model", "notes"}
+    assert result["text"] == "hello"
+    assert bytes(result["tokens"]) == b"hello"
+    assert result["finish_reason"] == "stop"
+    assert result["model"] == "scripted"
+    assert result["notes"] == []
+    times = result["timings"]
+    assert times.keys() >= {
+        "load_s", "ttft_s", "prefill_tokens", "prefill_s", "decode_tokens", "decode_s", "tokens_per_s",
+    }  # fmt: skip
+    assert times["load_s"] > 0
+    # <|user|> say hello <|end|> <|assistant|>
+    assert times["prefill_tokens"] == 1 + len("say hello") + 2
+
+
+def test_a_limit_ends_it(model, capfd):
+    assert main(["ask", model, "count 99", "-t", "0", "--max-tokens", "4", "--json"]) == 0
+    result = json.loads(capfd.readouterr().out)
+    assert result["text"] == "0 1 "
+    assert result["finish_reason"] == "length"
+
+
+def test_a_stop_string_ends_it(model, capfd):
+    assert main(["ask", model, "count 99", "-t", "0", "--stop", "3", "--stop", "x"]) == 0
+    assert capfd.readouterr().out == "0 1 2 \n"
+
+
+def test_settings_of_the_file_hold_where_the_command_line_says_nothing(model, capfd):
+    paths.config_file().write_text("[sampling]\nmax_tokens = 2\ntemperature = 0\n")
+    assert main(["ask", model, "count 9"]) == 0
+    assert main(["ask", model, "count 9", "--max-tokens", "3"]) == 0
+    assert capfd.readouterr().out == "0 \n0 1\n"
+
+
+def test_a_system_prompt_comes_first_and_raw_text_stays_as_it_is(model, capfd):
+    assert main(["ask", model, "say a", "--system", "Be brief.", "-t", "0", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["timings"]["prefill_tokens"] == (9 + 2) + (5 + 2) + 1
+    assert main(["ask", model, "say raw=>", "--raw", "-t", "0", "--json"]) == 0
+    result = json.loads(capfd.readouterr().out)
+    assert result["text"] == "raw"
+    assert result["timings"]["prefill_tokens"] == len("say raw=>")
+
+
+def test_one_word_is_the_prompt_and_the_starter_answers(capfd, starter):
+    assert main(["ask", "say hi", "-t", "0"]) == 0
+    assert capfd.readouterr().out == "hi\n"
+
+
+@pytest.mark.parametrize("words", [["-"], []])
+def test_a_pipe_is_the_prompt(words, piped, capfd, starter):
+    piped("say ü from a pipe".encode())
+    assert main(["ask", *words, "-t", "0"]) == 0
+    assert capfd.readouterr().out == "ü from a pipe\n"
+
+
+def test_a_prompt_and_a_pipe_are_both_the_prompt(piped, model, capfd):
+    piped(b"piped text\n")
+    assert main(["ask", model, "say Look:", "-t", "0"]) == 0
+    assert capfd.readouterr().out == "Look:\n\npiped text\n"
+
+
+def test_an_empty_pipe_adds_nothing(piped, model, capfd):
+    piped(b"\n")
+    assert main(["ask", model, "say Look:", "-t", "0"]) == 0
+    assert capfd.readouterr().out == "Look:\n"
+
+
+def test_a_pipe_of_no_text_does_not_hurt(piped, model, capfd):
+    piped(b"\xff\x00\xfe")
+    assert main(["ask", model, "say it:", "-t", "0"]) == 0
+    assert "�" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["one", "two", "three"], 2, "3 words: put the prompt in quotes"),
+        (["--raw", "--system", "x", "prompt"], 2, "--raw takes no --system"),
+        (["  "], 2, "the prompt is empty"),
+        (["-"], 2, "the prompt is empty"),
+        (["--temperature", "-1", "x"], 2, "--temperature"),
+        (["--top-p", "2", "x"], 2, "--top-p"),
+        (["--ctx", "99999999999", "x"], 2, "--ctx"),
+        (["--seed", str(2**64), "x"], 2, "seed of 18446744073709551616"),
+        (["./absent.gguf", "x"], 3, "absent.gguf"),
+        (["x" * 100, "--ctx", "64"], 2, "context holds 64"),
+    ],
+)
+def test_what_cannot_be_is_one_line(arguments, code, says, capfd, starter):
+    assert main(["ask", *arguments]) == code
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("edgechat: ")
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_a_prompt_is_asked_for_on_a_terminal(monkeypatch, capfd):
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("edgechat.cli.ask.sys.stdin", type("Tty", (), {"isatty": lambda self: True})())
+    assert main(["ask"]) == 2
+    assert "no prompt, as in: edgechat ask" in capfd.readouterr().err
+
+
+def test_a_broken_setting_is_one_line(model, capfd):
+    paths.config_file().write_text("[engine]\nctx = 'x'\n")
+    assert main(["ask", model, "hi"]) == 2
+    assert "config.toml: engine.ctx: expected" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "says"),
+    [
+        ("refuse", 5, "needs 12 GB and 3 GB are free"),
+        ("die SIGABRT", 8, "crashed (SIGABRT) while it loaded the model: "),
+        ("bug", 1, "ZeroDivisionError"),
+    ],
+)
+def test_a_model_that_does_not_load(name, code, says, tmp_path, capfd):
+    (tmp_path / name).write_bytes(b"")
+    assert main(["ask", str(tmp_path / name), "hi"]) == code
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_an_engine_that_dies_leaves_what_was_printed_and_one_line(model, capfd):
+    assert main(["ask", model, "slow 0.1;die SIGKILL at 12;count 99", "-t", "0"]) == 8
+    out, err = capfd.readouterr()
+    assert out.endswith("\n")
+    assert "0 1 2 3 4 5 ".startswith(out.removesuffix("\n"))
+    assert len(out) > 1
+    assert err == "edgechat: the engine was killed (SIGKILL)\n"
+
+
+def test_a_base_models_note_is_on_stderr_and_in_json(tmp_path, capfd):
+    base = tmp_path / "base.gguf"
+    base.write_bytes(b"")
+    assert main(["ask", str(base), "say hi=>", "--raw", "-t", "0"]) == 0
+    out, err = capfd.readouterr()
+    assert out == "hi\n"
+    assert "base model" in err
+    assert main(["ask", str(base), "say hi=>", "--raw", "-t", "0", "--quiet"]) == 0
+    assert capfd.readouterr() == ("hi\n", "")
+    assert main(["ask", str(base), "say hi=>", "--raw", "-t", "0", "--json"]) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert "base model" in json.loads(out)["notes"][0]
+
+
+def test_head_has_enough(model):
+    command = (
+        f"'{sys.executable}' -m edgechat ask '{model}' 'slow 0.01;count 100000' -t 0 </dev/null"
+        ' | head -c 5; echo " ${PIPESTATUS[*]}"'
+    )
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "0 1 2 0 0\n"
+    assert done.stderr == ""
+
+
+def test_control_characters_stay_in_a_pipe(model):
+    done = edgechat("ask", model, "say a\x1b[31mb", "-t", "0")
+    assert done.stdout == b"a\x1b[31mb\n"
+    assert done.stderr == b""
+
+
+HYGIENE = """
+import sys
+from edgechat.cli.app import main
+code = main(sys.argv[1:])
+heavy = {"torch", "llama_cpp", "textual", "transformers", "numpy", "gguf", "rich", "jinja2"}
+print(code, sorted(heavy & set(sys.modules)), file=sys.stderr)
+"""
+
+
+def test_the_parent_of_the_engine_imports_nothing_heavy(model):
+    done = subprocess.run(
+        [sys.executable, "-c", HYGIENE, "ask", model, "say hi", "-t", "0"],
+        capture_output=True, text=True, check=True, timeout=120, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.stdout == "hi\n"
+    assert done.stderr == "0 []\n"

@@ -1,0 +1,43 @@
+import errno
+
+import pytest
+
+from edgechat import errors
+from edgechat.errors import ExitCode, from_exception
+from models.errors import BrokenModelFile, UnsupportedTemplate
+from quantize.errors import NotEnoughDisk, OutputExists
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (errors.NetworkError("offline"), ExitCode.NETWORK, "offline"),
+        (BrokenModelFile("cut short"), ExitCode.BROKEN_MODEL, "cut short"),
+        (UnsupportedTemplate("loops"), ExitCode.UNSUPPORTED, "loops"),
+        (NotEnoughDisk("3 GB"), ExitCode.RESOURCES, "3 GB"),
+        (OutputExists("there"), ExitCode.USAGE, "there"),
+        (
+            FileNotFoundError(errno.ENOENT, "No such file", "a.gguf"),
+            ExitCode.NOT_FOUND,
+            "a.gguf: no such file",
+        ),
+        (PermissionError(errno.EACCES, "Permission denied", "a"), ExitCode.USAGE, "a: permission denied"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "a"),
+            ExitCode.RESOURCES,
+            "a: no space left on device",
+        ),
+        (OSError(errno.ENOSPC, "No space left on device"), ExitCode.RESOURCES, "no space left on device"),
+        (FileNotFoundError("gone"), ExitCode.NOT_FOUND, "gone"),
+        (MemoryError(), ExitCode.RESOURCES, "MemoryError"),
+    ],
+)
+def test_what_a_person_can_cause_has_its_code_and_one_line(error, code, text):
+    ours = from_exception(error)
+    assert ours.code == code
+    assert str(ours) == text
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError(), KeyError("x"), OSError(errno.EIO, "I/O error")])
+def test_what_can_only_be_a_bug_has_none(error):
+    assert from_exception(error) is None
