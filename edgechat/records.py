@@ -63,6 +63,9 @@ class ModelInfo(msgspec.Struct, frozen=True):
     n_threads: int
     fingerprint: str
     """Identifies the file's weights and vocabulary: the key of saved states."""
+    n_swa: int = 0
+    """Tokens that a layer with a sliding window of its own sees; 0 where all layers see all. After an
+    eviction such a model's cache is computed anew and not shifted: it then says what it would have said."""
 
 
 class LoadSettings(msgspec.Struct, frozen=True):
@@ -81,6 +84,12 @@ class LoadSettings(msgspec.Struct, frozen=True):
     """-1: all that fit."""
     kv_type: KVType = "f16"
     use_mmap: bool = True
+    state_folder: str = ""
+    """Where the states of conversations are kept between runs; "" keeps them in memory only."""
+    state_memory_bytes: int = 0
+    """Memory for the states of idle conversations; 0 keeps none."""
+    state_disk_bytes: int = 0
+    """Disk for states in `state_folder`; 0 keeps none."""
 
     def __post_init__(self) -> None:
         """Refuse what no engine could be loaded with.

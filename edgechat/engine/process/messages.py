@@ -28,7 +28,7 @@ class Load(Message, frozen=True):
 
 
 class Generate(Message, frozen=True):
-    """Answer a prompt. Answered by any number of Prefilled, Delta and Note, then Finished or Refused."""
+    """Answer a prompt. Answered by any number of Prefilled, Delta, Note and Evicted, then Finished or Refused."""
 
     id: int
     messages: tuple[ChatMessage, ...] = ()
@@ -39,11 +39,14 @@ class Generate(Message, frozen=True):
     stop: tuple[str, ...] = ()
     """Strings that end the answer; they are not part of it."""
     max_tokens: int = 0
-    """0: until the model ends its turn or the context is full."""
+    """0: until the model ends its turn."""
     ignore_eog: bool = False
     """Go on past the end of the turn (benchmarks)."""
     conversation: str = ""
-    """Requests of one conversation share its sequence; "" for a request on its own."""
+    """Requests of one conversation share its sequence; "" for a request on its own. The same name in another
+    run finds the state that was saved: make it unique for good."""
+    overflow: Literal["refuse", "window"] = "refuse"
+    """What becomes of a prompt that is longer than the whole context: "window" keeps its head and tail."""
 
 
 class Cancel(Message, frozen=True):
@@ -122,6 +125,27 @@ class Note(Message, frozen=True):
     text: str
 
 
+class Evicted(Message, frozen=True):
+    """The context was full: the model no longer sees a part of the conversation.
+
+    Also told at the beginning of an answer where a part went before; `n_tokens` is 0 then.
+    """
+
+    id: int
+    messages: tuple[int, ...]
+    """All that it doesn't see any more, as indexes into the request's messages, ascending."""
+    cut: tuple[int, ...]
+    """Those of which it sees a part; the number of messages stands for the answer itself."""
+    n_tokens: int
+    """Tokens that went now."""
+    n_lost: int
+    """Tokens of the conversation that it doesn't see, in all."""
+    n_pinned: int
+    """Tokens at the start that always stay: the system prompt, the first tokens."""
+    n_kept: int
+    """Tokens of context in use after it, the pinned ones among them."""
+
+
 class Finished(Message, frozen=True):
     """The answer is whole."""
 
@@ -162,4 +186,6 @@ class ScoreDone(Message, frozen=True):
     n_text_tokens: int
 
 
-Event = Loading | Loaded | LoadFailed | Prefilled | Delta | Note | Finished | Refused | Scored | ScoreDone
+Event = (
+    Loading | Loaded | LoadFailed | Prefilled | Delta | Note | Evicted | Finished | Refused | Scored | ScoreDone
+)
