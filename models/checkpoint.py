@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from models import safetensors
-from models.config import read_json
 from models.errors import BrokenModelFile, UnsupportedModel
 from models.ggml_types import BLOCKS, GGMLType
 from models.gguf import GGUFHeader, read_header
+from models.json_file import read_json
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

@@ -4,7 +4,6 @@ transformers has written these numbers under several names over the years (`rope
 until version 4, `rope_parameters` since 5); both forms are read.
 """
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from typing import Any
 
 from models.errors import BrokenModelFile, UnsupportedModel
 
-MAX_JSON_BYTES = 256 * 2**20
 MAX_LAYERS = 512
 MAX_SIZE = 2**24
 
@@ -96,26 +94,6 @@ class ModelConfig:
     def kv_size(self) -> int:
         """Rows of the key projection, and of the value projection."""
         return self.n_kv_heads * self.head_dim
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file that strangers wrote.
-
-    Raises:
-        FileNotFoundError: no such file.
-        BrokenModelFile: too large, not JSON, or not an object.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: the folder is no complete checkpoint")
-    if path.stat().st_size > MAX_JSON_BYTES:
-        raise BrokenModelFile(f"{path} has over {MAX_JSON_BYTES >> 20} MiB, too much for a file of its kind")
-    try:
-        value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise BrokenModelFile(f"{path} is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise BrokenModelFile(f"{path} holds {type(value).__name__}, not an object")
-    return value
 
 
 def parse(raw: Mapping[str, Any], defaults: Mapping[str, Any], where: Path) -> ModelConfig:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.errors import BrokenModelFile, UnsupportedModel
+from models.json_file import optional_json
+from models.vocabulary import SPACE, Draft, TokenType
 
 MAX_BYTES = 64 * 2**20
 BPE = 2
@@ -46,6 +48,44 @@ def read(path: Path) -> SentencePieceModel:
         return _model(path, path.read_bytes())
     except (IndexError, ValueError, struct.error):
         raise BrokenModelFile(f"{path} is damaged or no SentencePiece model: download it again") from None
+
+
+def draft(path: Path, vocab_size: int) -> Draft:
+    """The vocabulary of a tokenizer.model.
+
+    Raises:
+        BrokenModelFile: damaged, or it doesn't fit the embedding.
+        UnsupportedModel: not of the BPE kind, or without byte tokens.
+    """
+    model = read(path)
+    if len(model.pieces) > vocab_size:
+        raise BrokenModelFile(
+            f"{path} has {len(model.pieces)} tokens, but the embedding has {vocab_size} rows: "
+            "the files don't belong together"
+        )
+    rest = vocab_size - len(model.pieces)
+    result = Draft(
+        model="llama",
+        pre="default",
+        tokens=[piece.text for piece in model.pieces] + [None] * rest,
+        types=[piece.type for piece in model.pieces] + [TokenType.UNUSED] * rest,
+        scores=[piece.score for piece in model.pieces] + [0.0] * rest,
+        merges=[],
+        add_bos=True,
+        add_eos=False,
+        add_space_prefix=model.add_dummy_prefix,
+        notes=[],
+    )
+    for i, token in enumerate(result.tokens):
+        if token is not None and result.types[i] == TokenType.USER_DEFINED:
+            # Matched in the text as it comes, where a space is a space.
+            result.tokens[i] = token.replace(SPACE, " ")
+    added = optional_json(path.parent / "added_tokens.json")
+    entries = [{"id": i, "content": token, "special": True} for token, i in added.items()]
+    result.place_added(path.parent / "added_tokens.json", entries, ())
+    if result.types.count(TokenType.BYTE) != 256:
+        raise UnsupportedModel(f"{path}: not all 256 byte tokens are there: llama.cpp needs them")
+    return result
 
 
 def _model(path: Path, raw: bytes) -> SentencePieceModel:

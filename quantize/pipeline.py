@@ -13,12 +13,13 @@ from models.checkpoint import GGUFCheckpoint, SafetensorsCheckpoint, open_checkp
 from models.ggml_types import GGMLType
 from models.verify import verify_gguf
 from quantize import convert, native
-from quantize.convert import Chunks, Conversion, Job
+from quantize.convert import Conversion
 from quantize.errors import BadRequest, NotEnoughDisk, OutputExists, SourceNotFound
 from quantize.formats.gguf import data_bytes, header_bytes, padded, write_tensor
 from quantize.partial import finish, partial, remove_stale
 from quantize.plan import Target, check_disk, human
 from quantize.progress import Progress, Stage, Step, silent
+from quantize.tensors import Chunks, Job
 
 AGAIN = (
     "the source is quantized already, and a second quantization costs quality: "
