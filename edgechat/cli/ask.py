@@ -46,8 +46,7 @@ def ask(
 ) -> None:
     """Answer one prompt, for pipes and scripts: the answer on stdout, all else on stderr.
 
-    One word is the prompt, and the starter model answers it; of two, the first names the model, by its path
-    or its name.
+    One word is the prompt, for the starter model; of two, the first names the model, by its path or its name.
     """
     words = words or []
     check_words(words, system=system, raw=raw)
@@ -58,9 +57,11 @@ def ask(
         from edgechat.library.resolve import resolve
 
         config = settings.load()
-        model, given = (words[0], words[1]) if len(words) == 2 else (None, words[0] if words else "-")
+        model, given = (words[0], words[1]) if len(words) == 2 else ("", words[0] if words else "-")
         asking = Asking(
-            load=config.engine.load(resolve(model), n_ctx=ctx, n_threads=threads, n_sequences=1),
+            load=config.engine.load(
+                resolve(model or config.chat.model), n_ctx=ctx, n_threads=threads, n_sequences=1
+            ),
             sampling=config.sampling.settings(
                 temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
             ),

@@ -16,7 +16,6 @@ from edgechat.engine.process.answer import Answer
 from edgechat.engine.process.frames import AsyncReader, AsyncWriter, FrameError
 from edgechat.engine.process.messages import (
     Cancel,
-    Delta,
     Event,
     Finished,
     Generate,
@@ -24,8 +23,6 @@ from edgechat.engine.process.messages import (
     Loaded,
     LoadFailed,
     Loading,
-    Note,
-    Prefilled,
     Refused,
     Score,
     Scored,
@@ -41,8 +38,7 @@ from edgechat.records import LoadSettings, ModelInfo
 GRACE_S = 2.0
 """How long a process that was asked to leave may take, before it is told to."""
 
-_OfRequest = Prefilled | Delta | Note | Finished | Refused | Scored | ScoreDone
-_Queue = asyncio.Queue[_OfRequest | EngineCrashedError]
+_Queue = asyncio.Queue[Event | EngineCrashedError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +239,9 @@ class EngineClient:
         except FrameError as error:
             self._host.process.kill()
             await self._bury(f"the engine sent {error}")
+        except Exception as error:  # a callback's: without this, everyone would wait for ever
+            self._host.process.kill()
+            await self._bury(f"a bug of edgechat at an event of the engine: {type(error).__name__}: {error}")
         else:
             await self._bury()
 

@@ -108,6 +108,12 @@ def test_settings_of_the_file_hold_where_the_command_line_says_nothing(model, ca
     assert capfd.readouterr().out == "0 \n0 1\n"
 
 
+def test_the_file_may_name_the_model(model, capfd):
+    paths.config_file().write_text(f"[chat]\nmodel = '{model}'\n")
+    assert main(["ask", "say hi", "-t", "0"]) == 0
+    assert capfd.readouterr().out == "hi\n"
+
+
 def test_a_system_prompt_comes_first_and_raw_text_stays_as_it_is(model, capfd):
     assert main(["ask", model, "say a", "--system", "Be brief.", "-t", "0", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["timings"]["prefill_tokens"] == (9 + 2) + (5 + 2) + 1

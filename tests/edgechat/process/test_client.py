@@ -256,6 +256,14 @@ async def test_a_text_too_short_to_score():
             await client.score("abc", 8)
 
 
+async def test_a_callback_that_fails_does_not_leave_everyone_waiting():
+    def fail(progress):
+        raise KeyError(progress)
+
+    with pytest.raises(EngineDied, match="KeyError"):
+        await EngineClient.start(LoadSettings(path="model"), on_progress=fail)
+
+
 async def test_closing_ends_what_runs():
     async with running() as client:
         task = asyncio.create_task(collect(client.generate(ask("slow 0.005;count 9999"))))
