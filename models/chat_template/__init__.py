@@ -6,6 +6,6 @@ limits on time, memory and output; what they see and how they render is as in tr
 
 from models.chat_template.limits import Limits
 from models.chat_template.source import from_directory
-from models.chat_template.template import ChatTemplate, Rendered, TemplateNote, end_of_turn_markers
+from models.chat_template.template import ChatTemplate, Rendered, TemplateNote
 
-__all__ = ["ChatTemplate", "Limits", "Rendered", "TemplateNote", "end_of_turn_markers", "from_directory"]
+__all__ = ["ChatTemplate", "Limits", "Rendered", "TemplateNote", "from_directory"]

@@ -1,6 +1,6 @@
 """A model's chat template, and the conversations that it would refuse made acceptable."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -165,17 +165,3 @@ class ChatTemplate:
         except Exception as error:
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             raise UnsupportedTemplate(f"the chat template can't be {verb}: {reason}") from None
-
-
-def end_of_turn_markers(template: ChatTemplate, control_tokens: Iterable[str]) -> tuple[str, ...]:
-    """Those of a vocabulary's control tokens that the template puts right after an answer.
-
-    A model that was trained on this template ends its turn with the first of them, whatever its file says
-    about the end of a text.
-    """
-    names = sorted(set(control_tokens) - {""}, key=len, reverse=True)
-    rest, found = template.after_answer.lstrip(), []
-    while name := next((name for name in names if rest.startswith(name)), None):
-        found.append(name)
-        rest = rest[len(name) :].lstrip()
-    return tuple(found)

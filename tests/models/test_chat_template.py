@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from models.chat import ChatMessage
-from models.chat_template import ChatTemplate, Limits, TemplateNote, end_of_turn_markers
+from models.chat_template import ChatTemplate, Limits, TemplateNote
 from models.errors import UnsupportedTemplate
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -202,46 +202,28 @@ class TestFolding:
             template.render([assistant("I begin"), user("a")])
 
 
-class TestEndOfTurn:
+class TestAfterAnAnswer:
     @pytest.mark.parametrize(
-        ("name", "ends"),
+        ("name", "text"),
         [
-            ("chatml", ("<|im_end|>",)),
-            ("llama2", ("</s>",)),
-            ("llama3", ("<|eot_id|>",)),
-            ("gemma", ("<end_of_turn>",)),
-            ("mistral_v3", ("</s>",)),
-            ("phi3", ("<|end|>", "</s>")),
-            ("deepseek", ("<｜end▁of▁sentence｜>",)),
-            ("command_r", ("<|END_OF_TURN_TOKEN|>",)),
-            ("granite", ("<|end_of_text|>",)),
-            ("kitchen_sink", ()),
+            ("chatml", "<|im_end|>\n"),
+            ("llama2", " </s>"),
+            ("llama3", "<|eot_id|>"),
+            ("gemma", "<end_of_turn>\n"),
+            ("mistral_v3", "</s>"),
+            ("phi3", "<|end|>\n</s>"),
+            ("deepseek", "<｜end▁of▁sentence｜>"),
+            ("zephyr", "</s>\n"),
+            ("command_r", "<|END_OF_TURN_TOKEN|>"),
+            ("granite", "<|end_of_text|>\n"),
         ],
     )
-    def test_is_what_the_template_puts_after_an_answer(self, name: str, ends: tuple[str, ...]) -> None:
-        control = [
-            "<s>",
-            "</s>",
-            "<|im_start|>",
-            "<|im_end|>",
-            "<|im_",
-            "<|eot_id|>",
-            "<end_of_turn>",
-            "<|end|>",
-        ]
-        control += ["<｜end▁of▁sentence｜>", "<|END_OF_TURN_TOKEN|>", "<|end_of_text|>", "<|end", ""]
-        template = ChatTemplate(source_of(name), bos="<s>", eos="</s>", limits=PATIENT)
-        assert end_of_turn_markers(template, control) == ends
+    def test_comes_what_ends_it(self, name: str, text: str) -> None:
+        assert ChatTemplate(source_of(name), bos="<s>", eos="</s>", limits=PATIENT).after_answer == text
 
-    def test_text_after_an_answer_ends_the_search(self) -> None:
-        template = ChatTemplate(
-            "{% for m in messages %}{{ m.content }} <x>then<y>{% endfor %}", limits=PATIENT
-        )
-        assert end_of_turn_markers(template, ["<x>", "<y>"]) == ("<x>",)
-
-    def test_a_template_that_refuses_the_question_has_none(self) -> None:
-        template = ChatTemplate("{{ raise_exception('never') }}", limits=PATIENT)
-        assert template.after_answer == ""
+    def test_comes_nothing_where_the_template_refuses_or_hides_the_answer(self) -> None:
+        assert ChatTemplate("{{ raise_exception('never') }}", limits=PATIENT).after_answer == ""
+        assert ChatTemplate("{{ messages[0].content }}<end>", limits=PATIENT).after_answer == ""
 
 
 class TestRefusals:

@@ -7,8 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from edgechat.engine.process.messages import Message
 from edgechat.records import LoadSettings
+from models.chat import ChatMessage
 from models.errors import UnsupportedTemplate
 
 if TYPE_CHECKING:
@@ -70,6 +73,7 @@ def _chat_template(runtime: Any, eos: int | None) -> tuple[Any, tuple[str, ...]]
     source = runtime.info.chat_template
     if source is None:
         return None, ("this is a base model without a chat template: it continues plain text",)
+    from edgechat.engine.end_of_turn import end_of_turn_ids
     from models.chat_template import ChatTemplate
 
     tokenizer = runtime.tokenizer
@@ -79,6 +83,9 @@ def _chat_template(runtime: Any, eos: int | None) -> tuple[Any, tuple[str, ...]]
             bos=None if tokenizer.bos_id is None else tokenizer.name(tokenizer.bos_id),
             eos=None if eos is None else tokenizer.name(eos),
         )
+        template.render([ChatMessage("user", "Hello")])  # what fails here would fail at every question
     except UnsupportedTemplate as error:
         return None, (f"{error}: the model continues plain text instead",)
+    ends = {*runtime.info.eog_ids, *end_of_turn_ids(template.after_answer, tokenizer)}
+    runtime.info = msgspec.structs.replace(runtime.info, eog_ids=tuple(sorted(ends)))
     return template, ()
