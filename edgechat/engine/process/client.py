@@ -291,8 +291,9 @@ class EngineClient:
         """End a process that neither works nor answers."""
         while True:
             await asyncio.sleep(self._watchdog.interval_s)
-            busy = bool(self._running) or not self._loaded.done()
-            if await asyncio.to_thread(self._watchdog.is_hung, busy):
+            if not self._running and self._loaded.done():
+                continue  # nothing is expected of it, and an idle app should sleep
+            if await asyncio.to_thread(self._watchdog.is_hung):
                 self._host.process.kill()
                 return
 

@@ -35,14 +35,10 @@ class Watchdog:
         self._heard_at = now
         self._heard_since_look = True
 
-    def is_hung(self, busy: bool) -> bool:
-        """Look at the process.
-
-        Args:
-            busy: it should be working.
-        """
+    def is_hung(self) -> bool:
+        """Look at the process, which should be working."""
         cpu_s, waits_for_disk = self._activity()
-        idle = busy and not self._heard_since_look and cpu_s - self._cpu_s < IDLE_CPU_S and not waits_for_disk
+        idle = not self._heard_since_look and cpu_s - self._cpu_s < IDLE_CPU_S and not waits_for_disk
         self._idle_looks = self._idle_looks + 1 if idle else 0
         self._cpu_s, self._heard_since_look = cpu_s, False
         patience_s = max(self.silence_s, SILENCE_FACTOR * self._longest_gap_s)
