@@ -72,7 +72,7 @@ def _chat_template(runtime: Any, eos: int | None) -> tuple[Any, tuple[str, ...]]
     """The model's chat template; None, with a note, where there is none that can be used."""
     source = runtime.info.chat_template
     if source is None:
-        return None, ("this is a base model without a chat template: it continues plain text",)
+        return None, ()  # which each conversation says of itself
     from edgechat.engine.end_of_turn import end_of_turn_ids
     from models.chat_template import ChatTemplate
 

@@ -136,12 +136,15 @@ async def test_a_refusal_is_an_event_and_the_engine_goes_on():
         assert (await collect(client.generate(ask("say on"))))[0] == "on"
 
 
-async def test_a_base_model_says_so():
+async def test_a_base_model_says_so_of_a_conversation_and_not_of_plain_text():
     async with running("base") as client:
-        assert "base model" in client.notes[0]
+        assert client.info.chat_template is None
         text, events = await collect(client.generate(Generate(0, prompt="say hi=>", sampling=GREEDY)))
         assert text == "hi"
         assert not any(isinstance(event, Note) for event in events)
+        _, events = await collect(client.generate(ask("hi", max_tokens=2)))
+        (note,) = (event for event in events if isinstance(event, Note))
+        assert note.kind == "no_template"
 
 
 async def test_what_native_code_prints_goes_to_the_log(capfd):
