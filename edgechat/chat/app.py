@@ -49,6 +49,9 @@ class ChatSetup:
     resume: int | None = None
     """Number of a conversation to go on with."""
     clock: Callable[[], float] = time.time
+    """Seconds since the epoch, for dates."""
+    timer: Callable[[], float] = time.monotonic
+    """Monotonic seconds, for the rate of a running answer."""
 
 
 class ChatApp(App[None]):
@@ -70,6 +73,7 @@ class ChatApp(App[None]):
             setup.history.store,
             setup.options,
             self._hear,
+            clock=setup.timer,
         )
         self.chat.controller = self.controller
         self.register_theme(DARK)

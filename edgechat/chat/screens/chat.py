@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Center
 from textual.content import Content
 from textual.screen import Screen
+from textual.widget import MountError
 from textual.widgets import Markdown, Static
 
 from edgechat.chat.actions import ACTIONS, typed_action
@@ -112,14 +113,20 @@ class ChatScreen(Screen[None]):
             events = merged(self._waiting)
             self._waiting.clear()
             for event in events:
-                if not self.transcript.is_attached:  # the app is ending
-                    return
-                if isinstance(event, StatusChanged):
-                    self._show_status(event.status)
-                else:
-                    await self.transcript.apply(event)
+                try:
+                    await self._show(event)
+                except MountError:
+                    if self.transcript.is_attached:
+                        raise
+                    return  # the app is ending
             self._show_hint()
             await asyncio.sleep(FRAME_S)
+
+    async def _show(self, event: ChatEvent) -> None:
+        if isinstance(event, StatusChanged):
+            self._show_status(event.status)
+        else:
+            await self.transcript.apply(event)
 
     def _show_status(self, status: ChatStatus) -> None:
         self.status_line.status = status

@@ -1,7 +1,5 @@
 """Markdown as it streams. What is particular to Textual's own widget is kept in here."""
 
-from collections.abc import Callable
-
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from textual import events
@@ -10,7 +8,7 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import Label, Markdown, Static
-from textual.widgets.markdown import MarkdownBlock, MarkdownFence, MarkdownStream
+from textual.widgets.markdown import MarkdownBlock, MarkdownFence
 
 from edgechat.chat.highlighting import highlighted, language_of
 from edgechat.chat.plain import printable
@@ -61,7 +59,11 @@ class CodeFence(MarkdownFence):
 
 
 class StreamingMarkdown(Markdown):
-    """Markdown that grows. `append_text` may be called at any pace; `show` replaces all."""
+    """Markdown that grows.
+
+    Textual's own MarkdownStream joins pieces that come too fast in a task of its own, which outlives its
+    widget where the app ends in mid-answer. Here whoever appends waits until the piece is drawn.
+    """
 
     BLOCKS = {  # noqa: RUF012 - as the base declares it
         **Markdown.BLOCKS,
@@ -69,26 +71,16 @@ class StreamingMarkdown(Markdown):
         "code_block": CodeFence,
     }
 
-    def __init__(self, text: str = "", *, parser: Callable[[], MarkdownIt] = _parser) -> None:
-        super().__init__(printable(text), parser_factory=parser, open_links=False)
-        self._stream: MarkdownStream | None = None
+    def __init__(self, text: str = "") -> None:
+        super().__init__(printable(text), parser_factory=_parser, open_links=False)
 
     async def append_text(self, text: str) -> None:
-        """Append; pieces that come faster than they can be drawn are drawn together."""
-        if self._stream is None:
-            self._stream = Markdown.get_stream(self)
-        await self._stream.write(printable(text))
+        """Append a piece, and wait until it is drawn."""
+        await self.append(printable(text))
 
     async def show(self, text: str) -> None:
-        """End the growth and show this, parsed as a whole."""
-        await self.end()
+        """Replace all, parsed as a whole, which corrects what pieces may have got wrong."""
         await self.update(printable(text))
-
-    async def end(self) -> None:
-        """End the growth; what was appended is shown."""
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            await stream.stop()
 
     def unhandled_token(self, token: Token) -> MarkdownBlock | None:
         """Show what has no widget as text, rather than not at all."""
@@ -97,7 +89,3 @@ class StreamingMarkdown(Markdown):
         block = self.BLOCKS["paragraph_open"](self, token)
         block.set_content(Content(token.content.rstrip()))
         return block
-
-    async def on_unmount(self) -> None:
-        """No task outlives its widget."""
-        await self.end()

@@ -84,8 +84,7 @@ class PromptArea(TextArea):
             event.stop()
             event.prevent_default()
             self._replace_via_keyboard("\n", *self.selection)
-        else:
-            await super()._on_key(event)
+        # All else is the base's, which Textual calls by itself where the default was not prevented.
 
     def _send(self) -> None:
         """Hand the text up and begin anew; `give_back` takes it back where it was not wanted."""
@@ -131,7 +130,7 @@ class PromptArea(TextArea):
     async def _on_paste(self, event: events.Paste) -> None:
         """Take line breaks as they are on other systems, too."""
         event.text = event.text.replace("\r\n", "\n").replace("\r", "\n")
-        await super()._on_paste(event)
+        # Textual calls the base's handler by itself, after this one.
 
 
 class Prompt(Horizontal):

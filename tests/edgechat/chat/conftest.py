@@ -3,13 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from edgechat.chat.app import ChatApp, ChatSetup
+from edgechat.chat.appearance import ThemeMemory
 from edgechat.chat.controller import ChatController, ChatOptions
 from edgechat.chat.events import ChatEvent, Grew
 from edgechat.engine.process.messages import Delta, Event, Finished, Generate, Refused
-from edgechat.history import HistoryStore
+from edgechat.history import HistoryStore, OpenedHistory
 from edgechat.records import Capabilities, FinishReason, ModelInfo, Timings
 
 Step = str | Exception | asyncio.Event | Event
@@ -166,6 +169,29 @@ async def chat(
     controller = ChatController(engine, store, options, listener)
     yield controller
     await controller.close()
+
+
+@pytest.fixture
+def make_app(engine: ScriptedEngine, store: HistoryStore, tmp_path: Path) -> Iterator[Callable[..., ChatApp]]:
+    """Makes apps on the scripted engine; nothing in them moves by itself."""
+    apps: list[ChatApp] = []
+
+    def make(**changes: Any) -> ChatApp:
+        setup: dict[str, Any] = {
+            "engine": lambda *, on_progress, on_note: engine,
+            "history": OpenedHistory(store),
+            "options": ChatOptions(model="Scripted-1B"),
+            "theme": ThemeMemory(tmp_path / "theme"),
+            "clock": lambda: 1_767_225_600.0,
+        }
+        app = ChatApp(ChatSetup(**setup | changes))
+        app.animation_level = "none"
+        apps.append(app)
+        return app
+
+    yield make
+    for app in apps:
+        assert not app.is_running
 
 
 @pytest.fixture

@@ -1,0 +1,269 @@
+"""The window of live widgets, and that nothing which is shown acts."""
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from textual.app import App, ComposeResult
+from textual.containers import VerticalScroll
+from textual.widget import Widget
+
+from edgechat.chat.entries import Kind
+from edgechat.chat.events import State
+from edgechat.chat.plain import one_line, printable
+from edgechat.chat.widgets.markdown import StreamingMarkdown
+from edgechat.chat.widgets.transcript import CHUNK, MAX_LIVE
+from edgechat.chat.widgets.views import EntryView
+from edgechat.history import Status
+
+HOSTILE = (
+    "[red]red[/red] [@click=app.quit]press[/] \x1b[31mansi\x1b[0m \x1b]52;c;aGk=\x07 bell\x07 "
+    "\x9b2Jc1 \x7f <b>html</b> <script>alert(1)</script> \u202eoverride $primary {{x}} 'quoted'"
+)
+
+
+def screen_text(app: Any) -> str:
+    lines = app.screen._compositor.render_strips()
+    return "\n".join("".join(segment.text for segment in line).rstrip() for line in lines)
+
+
+def long_conversation(store: Any, n: int) -> int:
+    conversation = store.create("Long", "starter", "")
+    for number in range(n):
+        role = "assistant" if number % 2 else "user"
+        text = f"message {number}" + "\n\nmore of it" * (number % 3)
+        store.add(conversation.id, role, text, status=Status.COMPLETE)
+    return int(conversation.id)
+
+
+async def settled(app: Any, wait_until: Any) -> None:
+    await wait_until(lambda: not app.chat.transcript._shifting)
+
+
+def in_sight(app: Any) -> list[str]:
+    return [line.strip(" ▌█│") for line in screen_text(app).split("\n") if "message" in line]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 60)])
+async def test_five_hundred_messages_have_forty_widgets(make_app, store, wait_until, size) -> None:
+    app = make_app(resume=long_conversation(store, 500))
+    async with app.run_test(size=size) as pilot:
+        transcript = app.chat.transcript
+        most = 0
+        await wait_until(lambda: "message 499" in screen_text(app))
+        await settled(app, wait_until)
+
+        for _ in range(1000):
+            before = transcript.live[0].entry.key
+            await pilot.press("pageup")
+            await pilot.pause()
+            await settled(app, wait_until)
+            most = max(most, len(app.screen.query(EntryView)))
+            if transcript.scroll_y == 0 and transcript.live[0].entry.key == before:
+                break
+        await pilot.pause()
+        assert transcript.live[0].entry.text == "message 0"
+        assert "message 0" in screen_text(app)
+        assert most <= MAX_LIVE + CHUNK
+
+        for _ in range(1000):
+            await pilot.press("pagedown")
+            await pilot.pause()
+            await settled(app, wait_until)
+            most = max(most, len(app.screen.query(EntryView)))
+            if transcript.live[-1].entry.text.startswith("message 499") and transcript.follows_end:
+                break
+        assert "message 499" in screen_text(app)
+        assert most <= MAX_LIVE + CHUNK
+
+        await pilot.press("ctrl+home")
+        await pilot.pause()
+        await settled(app, wait_until)
+        await pilot.press("ctrl+end")
+        await wait_until(lambda: "message 499" in screen_text(app))
+        assert len(app.screen.query(EntryView)) <= MAX_LIVE
+
+
+async def test_every_message_is_passed_once_while_scrolling(make_app, store, wait_until) -> None:
+    """What is in sight stays in its place when older messages come: none is skipped or seen twice."""
+    app = make_app(resume=long_conversation(store, 200))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await wait_until(lambda: "message 199" in screen_text(app))
+        await settled(app, wait_until)
+        seen: list[int] = []
+        for _ in range(4000):
+            numbers = [int(line.split()[1]) for line in in_sight(app)]
+            assert numbers == sorted(numbers)
+            if numbers:
+                if seen:
+                    assert numbers[0] in (seen[-1], seen[-1] - 1), "it jumped"
+                if not seen or numbers[0] != seen[-1]:
+                    seen.append(numbers[0])
+                if numbers[0] == 0:
+                    break
+            app.chat.transcript.scroll_up(animate=False)
+            await pilot.pause()
+            await settled(app, wait_until)
+        assert seen == list(range(seen[0], -1, -1))
+
+
+async def test_an_answer_streams_on_while_its_widget_is_away(make_app, store, engine, wait_until) -> None:
+    gates = [asyncio.Event() for _ in range(3)]
+    engine.script = [["alpha ", gates[0], "bravo ", gates[1], "charlie"]]
+    app = make_app(resume=long_conversation(store, 300))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await wait_until(
+            lambda: "message 299" in screen_text(app) and app.controller.status.state is State.IDLE
+        )
+        app.controller.send("Tell me")
+        await wait_until(lambda: "alpha" in screen_text(app))
+        for _ in range(60):
+            await pilot.press("pageup")
+            await pilot.pause()
+            await settled(app, wait_until)
+        assert all(
+            view.entry.kind is not Kind.ASSISTANT or view.entry.text != ""
+            for view in app.chat.transcript.live
+        )
+        gates[0].set()
+        await wait_until(lambda: app.controller.last_answer == "alpha bravo ")
+        await pilot.pause(0.1)
+        await pilot.press("ctrl+end")
+        await wait_until(lambda: "alpha bravo" in screen_text(app))
+        gates[1].set()
+        await wait_until(lambda: "alpha bravo charlie" in screen_text(app))
+
+
+async def test_scrolling_away_from_a_streaming_answer_stays_there(
+    make_app, store, engine, wait_until
+) -> None:
+    engine.script = [[*(f"line {n}\n\n" for n in range(40)), gate := asyncio.Event(), "the end"]]
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await wait_until(lambda: app.controller.status.state is State.IDLE)
+        app.controller.send("Tell me")
+        await wait_until(lambda: "line 39" in screen_text(app))
+        await pilot.press("pageup", "pageup")
+        await pilot.pause()
+        before = screen_text(app).split("\n")[1:15]
+        assert "Ctrl+End newest" in screen_text(app)
+        gate.set()
+        await wait_until(lambda: app.controller.status.state is State.IDLE)
+        await pilot.pause(0.1)
+        assert screen_text(app).split("\n")[1:15] == before
+        await pilot.press("ctrl+end")
+        await wait_until(lambda: "the end" in screen_text(app))
+
+
+async def test_what_is_shown_never_acts(make_app, engine, store, wait_until) -> None:
+    engine.script = [[HOSTILE, f"\n\n```[bold]\n{HOSTILE}\n```\n\n<div>\nblock html\n</div>\n"]]
+    conversation = store.create(HOSTILE, HOSTILE, "")
+    store.add(conversation.id, "user", HOSTILE, status=Status.COMPLETE)
+    app = make_app()
+    async with app.run_test(size=(200, 50)) as pilot:
+        await wait_until(lambda: app.controller.status.state is State.IDLE)
+        app.controller.notice(HOSTILE)
+        app.controller.send(HOSTILE)
+        await wait_until(
+            lambda: app.controller.status.state is State.IDLE and len(app.controller.entries) == 3
+        )
+        await pilot.pause(0.2)
+        shown = screen_text(app)
+        for piece in (
+            "[red]red[/red]",
+            "[@click=app.quit]press[/]",
+            "␛[31mansi",
+            "<b>html</b>",
+            "<script>alert(1)</script>",
+            "$primary {{x}}",
+        ):
+            assert shown.count(piece) >= 4, piece
+        assert "<div>" in shown
+        await pilot.press("ctrl+o")
+        await wait_until(lambda: "[red]red[/red]" in screen_text(app) and app.screen is not app.chat)
+        await pilot.press("ctrl+d")
+        await pilot.pause()
+        for text in (shown, screen_text(app)):
+            assert not {c for c in text if (ord(c) < 32 and c != "\n") or 127 <= ord(c) < 160 or c == "\u202e"}
+
+
+def test_printable() -> None:
+    assert printable("a\tb\nc\r\nd\x1b[0m\x00\x9b\x7f\u2028\ud83d") == "a\tb\nc\nd␛[0m␀�␡\n�"
+    assert one_line(" a\n b\tc\x07 ") == "a b c␇"
+    text = HOSTILE * 3
+    pieces = [text[i : i + 7] for i in range(0, len(text), 7)]
+    assert "".join(map(printable, pieces)) == printable(text)
+
+
+DOCUMENT = """# Title
+
+A paragraph with **bold**, *emphasis*, `code`, a [link](https://example.org) and <b>no html</b>.
+
+1. one
+2. two
+   - nested
+   - nested again
+
+```python
+def f(x: int) -> int:
+    # a comment
+    return x + 1
+```
+
+> A quote
+> of two lines
+
+| a | b |
+|---|---|
+| 1 | 2 |
+| 3 | 4 |
+
+- last
+- item
+
+```
+no language
+```
+
+---
+
+The end.
+"""
+
+
+def tree(widget: Widget) -> list[Any]:
+    """What a Markdown widget consists of."""
+    content = getattr(widget, "_content", None)
+    own = (type(widget).__name__, content.plain if content is not None else "", getattr(widget, "code", ""))
+    return [own, *(tree(child) for child in widget.children)]
+
+
+class Page(App[None]):
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            yield StreamingMarkdown()
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_document_in_pieces_becomes_the_same_as_the_whole(seed: int) -> None:
+    chance = random.Random(seed)
+    app = Page()
+    async with app.run_test(size=(80, 100)) as pilot:
+        page = app.query_one(StreamingMarkdown)
+        await page.show(DOCUMENT)
+        await pilot.pause()
+        whole, drawn = tree(page), screen_text(app)
+        await page.show("")
+        rest = DOCUMENT
+        while rest:
+            size = chance.randint(1, 30)
+            await page.append_text(rest[:size])
+            rest = rest[size:]
+        await pilot.pause()
+        assert page.source == DOCUMENT
+        assert screen_text(app) == drawn
+        await page.show(DOCUMENT)
+        await pilot.pause()
+        assert tree(page) == whole
+        assert screen_text(app) == drawn
