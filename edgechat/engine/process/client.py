@@ -123,7 +123,8 @@ class EngineClient:
             raise
         if isinstance(answer, LoadFailed):
             await client.close()
-            raise error_from_code(answer.code, answer.error)
+            trace = f"; its log: {host.log}" if answer.code == ExitCode.BUG else ""
+            raise error_from_code(answer.code, answer.error + trace)
         client.info, client.notes, client.load_s = answer.info, answer.notes, answer.load_s
         return client
 

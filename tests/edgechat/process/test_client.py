@@ -228,6 +228,7 @@ async def test_a_bug_during_the_load_is_one_line_and_a_trace_in_the_log():
         await EngineClient.start(LoadSettings(path="bug"))
     assert raised.value.code == errors.ExitCode.BUG
     (log,) = log_dir().glob("engine-*.log")
+    assert str(raised.value).endswith(f"; its log: {log}")
     assert "Traceback" in log.read_text()
 
 
