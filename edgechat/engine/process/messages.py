@@ -28,7 +28,7 @@ class Load(Message, frozen=True):
 
 
 class Generate(Message, frozen=True):
-    """Answer a prompt. Answered by any number of Prefilled, Delta, Note and Evicted, then Finished or Refused."""
+    """Answer a prompt: with any number of Prefilled, Delta, Note and Evicted, then Finished or Refused."""
 
     id: int
     messages: tuple[ChatMessage, ...] = ()
@@ -187,5 +187,15 @@ class ScoreDone(Message, frozen=True):
 
 
 Event = (
-    Loading | Loaded | LoadFailed | Prefilled | Delta | Note | Evicted | Finished | Refused | Scored | ScoreDone
+    Loading
+    | Loaded
+    | LoadFailed
+    | Prefilled
+    | Delta
+    | Note
+    | Evicted
+    | Finished
+    | Refused
+    | Scored
+    | ScoreDone
 )
