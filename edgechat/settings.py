@@ -124,6 +124,18 @@ class ModelsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     folders: Annotated[
         tuple[str, ...], Meta(description="Further folders whose GGUF files are found by name.")
     ] = ()
+    other_programs: Annotated[
+        bool,
+        Meta(description="Use models of Hugging Face, llama.cpp, ollama and LM Studio where they lie."),
+    ] = True
+
+
+class NetworkSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[network]: what may be asked of the network."""
+
+    offline: Annotated[
+        bool, Meta(description="Never open a network connection, not even to pull a model.")
+    ] = False
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -134,6 +146,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engine: EngineSection = EngineSection()
     cache: CacheSection = CacheSection()
     models: ModelsSection = ModelsSection()
+    network: NetworkSection = NetworkSection()
 
 
 @dataclass(frozen=True, slots=True)

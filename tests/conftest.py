@@ -17,8 +17,19 @@ def edgechat_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
         monkeypatch.setenv(f"XDG_{name}_HOME", str(home / name.lower()))
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
         monkeypatch.setenv(name, "1")
-    for name in ("EDGECHAT_DEBUG", "EDGECHAT_RUNTIME", "NO_COLOR", "FORCE_COLOR"):
+    for name in ("EDGECHAT_DEBUG", "EDGECHAT_RUNTIME", "EDGECHAT_OFFLINE", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
+    # Nor does a test see the models of other programs.
+    for name in (
+        "HF_HOME",
+        "HF_HUB_CACHE",
+        "HUGGINGFACE_HUB_CACHE",
+        "HF_TOKEN",
+        "HF_ENDPOINT",
+        "LLAMA_CACHE",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OLLAMA_MODELS", str(home / "ollama"))
     return home / "edgechat"
 
 

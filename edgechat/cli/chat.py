@@ -46,7 +46,7 @@ def chat(
     from edgechat import paths, settings
     from edgechat.errors import UsageError
     from edgechat.history import open_history
-    from edgechat.library.catalog import model_name
+    from edgechat.library.local import model_name
     from edgechat.library.resolve import resolve
 
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):

@@ -10,7 +10,7 @@ from edgechat.errors import BrokenModelError, EdgechatError, EngineCrashedError,
 from edgechat.units import bytes_text, count_text
 
 if TYPE_CHECKING:
-    from edgechat.library.catalog import ModelFile
+    from edgechat.library.local import ModelFile
     from edgechat.library.inspect import ModelSummary
 
 app = typer.Typer(no_args_is_help=True, help="List, show and verify the models on this machine.")
@@ -24,7 +24,7 @@ GRAVITY = (ExitCode.BROKEN_MODEL, ExitCode.NOT_FOUND, ExitCode.UNSUPPORTED)
 @app.command("ls")
 def list_(as_json: AsJson = False) -> None:
     """List the models that can be named: the starter, the models folder, the settings' folders."""
-    from edgechat.library.catalog import list_models, models_dir
+    from edgechat.library.local import list_models, models_dir
     from edgechat.library.inspect import summarize
 
     found: list[tuple[ModelFile, ModelSummary | None, EdgechatError | None]] = []

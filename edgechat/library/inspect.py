@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from edgechat.library.catalog import model_name, parts_of
+from edgechat.library.local import model_name, parts_of
 from models.gguf import GGUFHeader, LazyArray, TensorInfo, read_header
 from models.verify import check_kind, check_layout
 from models.verify_hyperparameters import MAX_LAYERS, check_hyperparameters

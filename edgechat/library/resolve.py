@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgechat.errors import NotFoundError, UnsupportedError, UsageError
-from edgechat.library.catalog import ModelFile, list_models, model_name, models_dir, parts_of
+from edgechat.library.local import ModelFile, list_models, model_name, models_dir, parts_of
 from edgechat.library.starter import NAME as STARTER
 from edgechat.library.starter import starter_path
 

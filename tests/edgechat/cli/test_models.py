@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from edgechat.cli import app, tables
-from edgechat.library.catalog import models_dir
+from edgechat.library.local import models_dir
 from tests.oracles.raw_gguf import STRING, File, tiny_llama
 
 Captured = pytest.CaptureFixture[str]
@@ -63,7 +63,7 @@ def test_ls_as_json(capsys: Captured, starter_gguf: Path) -> None:
 
 
 def test_ls_of_nothing(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgechat.library.catalog.find_starter", lambda: None)
+    monkeypatch.setattr("edgechat.library.local.find_starter", lambda: None)
     assert app.main(["models", "ls"]) == 0
     out, err = capsys.readouterr()
     assert out == ""

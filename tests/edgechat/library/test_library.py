@@ -7,9 +7,9 @@ import pytest
 
 from edgechat import settings
 from edgechat.errors import NotFoundError, UnsupportedError, UsageError
-from edgechat.library import catalog, starter
+from edgechat.library import local, starter
 from edgechat.library import resolve as resolve_module
-from edgechat.library.catalog import list_models, models_dir
+from edgechat.library.local import list_models, models_dir
 from edgechat.library.resolve import resolve
 
 
@@ -166,7 +166,7 @@ def test_a_checkpoint_must_be_quantized_first(tmp_path: Path) -> None:
 
 def test_no_starter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(starter, "find_spec", lambda name: None)
-    monkeypatch.setattr(catalog, "find_starter", starter.find_starter)
+    monkeypatch.setattr(local, "find_starter", starter.find_starter)
     assert list_models() == []
     with pytest.raises(NotFoundError) as caught:
         resolve_module.resolve(None)
