@@ -271,9 +271,9 @@ class LlamaCppRuntime:
         self.free(sequence)
         n_tokens, blob = state.unpack(self._key, state_bytes)
         if not self._restore(sequence, blob):
-            if n_tokens <= self.n_ctx and "available cells" not in logs.capture().last_error():
-                raise ValueError("a damaged saved state")
-            raise ContextFull
+            if any("available cells" in line or "not enough cells" in line for line in logs.capture().lines):
+                raise ContextFull
+            raise ValueError("a damaged saved state")
         if self._native_length(sequence) != n_tokens:
             self.free(sequence)
             raise ValueError("a damaged saved state")
