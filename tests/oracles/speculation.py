@@ -1,8 +1,27 @@
-"""Independent answers for the tests of speculation: statistics, a slow n-gram search, a slow best length."""
+"""Independent answers for the tests of speculation: statistics, a slow search, a simulated machine."""
 
 import math
+import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgechat.engine.speculation.controller import Controller, Round
+from edgechat.engine.speculation.proposal import Draft, Source
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """A distribution as the sampler gives it."""
+
+    ids: np.ndarray
+    probabilities: np.ndarray
+
+    def as_dict(self) -> dict[int, float]:
+        """Probability by token."""
+        return dict(zip(self.ids.tolist(), self.probabilities.tolist(), strict=True))
 
 
 def chi_squared_p(observed: Mapping[object, int], expected: Mapping[object, float]) -> float:
@@ -74,3 +93,136 @@ def continuation(tokens: Sequence[int], orders: Sequence[int], n: int) -> tuple[
                 found = longer[length:]
                 return (found[: found.index(-1)] if -1 in found else found), order
     return [], 0
+
+
+# --- a simulated machine and texts, for the controller
+
+# Measured on two AVX2 cores: seconds of a batch of k tokens over those of one, Q4_K_M.
+V_1_5B = {1: 1.0, 2: 1.38, 3: 1.91, 4: 2.38, 5: 2.55, 6: 3.64, 8: 4.77, 12: 6.71, 16: 6.42}
+V_0_5B = {1: 1.0, 2: 1.60, 3: 2.11, 4: 2.33, 5: 3.05, 6: 2.83, 8: 3.64, 12: 5.16, 16: 6.43}
+
+
+def filled(table: Mapping[int, float]) -> list[float]:
+    """V at 0 (unused), 1, 2, ...: straight lines between what was measured."""
+    known = sorted(table)
+    values = [0.0]
+    for k in range(1, known[-1] + 1):
+        below = max(w for w in known if w <= k)
+        above = min(w for w in known if w >= k)
+        share = (k - below) / (above - below) if above > below else 0.0
+        values.append(table[below] * (1 - share) + table[above] * share)
+    return values
+
+
+def fixed_speedup(v: Sequence[float], acceptance: Sequence[float], k: int, d: float, offered: float) -> float:
+    """Tokens per plain step when k drafts are verified whenever there are some.
+
+    Args:
+        v: V over V(1).
+        acceptance: of drafts 1, 2, ..., the ones before them standing.
+        k: drafts.
+        d: time of one draft.
+        offered: share of the steps in which there are drafts.
+    """
+    standing, tokens = 1.0, 1.0
+    for a in acceptance[:k]:
+        standing *= a
+        tokens += standing
+    time = v[k + 1] / v[1] + k * d
+    return (offered * tokens + (1 - offered)) / (offered * time + (1 - offered))
+
+
+def best_fixed(
+    v: Sequence[float], acceptance: Sequence[float], d: float = 0.0, offered: float = 1.0
+) -> tuple[int, float]:
+    """The best fixed length, 0 included, and its speed-up."""
+    return max(
+        ((k, fixed_speedup(v, acceptance, k, d, offered)) for k in range(len(v) - 1)), key=lambda x: x[1]
+    )
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What a simulated answer gave."""
+
+    speedup: float
+    """Tokens per plain step."""
+    tokens: int
+    lengths: Counter[int]
+    """How often so many drafts were verified."""
+    predicted: float
+    """The speed-up that was expected, on average over the answer."""
+
+
+def simulate(
+    controller: Controller,
+    v: Sequence[float],
+    stands: Callable[[int, int, int], bool],
+    *,
+    n: int = 3000,
+    source: Source = Source.NGRAM,
+    d: float = 0.0,
+    offers: Callable[[int], int] = lambda position: 15,
+    confidence: float = 0.6,
+    drawn: bool = False,
+    noise: float = 0.03,
+    slower: Callable[[int], float] = lambda position: 1.0,
+    seed: int = 0,
+) -> Simulated:
+    """Run a controller on a machine whose plain step takes 50 ms.
+
+    Args:
+        controller: told of all costs, as the engine would.
+        v: true V over V(1), by width.
+        stands: (position, place in the draft, number of drafts verified) -> whether that draft is right; for
+            0 verified, whether it would have been.
+        n: tokens of the answer.
+        source: who proposes; a MODEL takes `d` plain steps for each draft.
+        d: see `source`.
+        offers: drafts that there are at a position, for other sources.
+        confidence: of every draft.
+        drawn: drafts were drawn, and can't be compared with the text.
+        noise: standard deviation of the log of a step's time.
+        slower: factor on all times at a position.
+        seed: of the noise.
+    """
+    rng = random.Random(seed)
+    plain_s = 0.05
+    position, steps, lengths = 0, 0.0, Counter[int]()
+    predictions: list[float] = []
+    q = Sparse(np.array([0]), np.ones(1)) if drawn else None
+    controller.start()
+    while position < n:
+        drafts: list[Draft] = []
+        draft_s = 0.0
+        factor = slower(position)
+        if source is Source.MODEL:
+            while controller.wants_more(source, drafts):
+                drafts.append(Draft(position + len(drafts), source, confidence, q))
+                draft_s += d * plain_s * factor
+        else:
+            drafts = [Draft(position + i, source, confidence, q) for i in range(offers(position))]
+        k = controller.plan(drafts)
+        lengths[k] += 1
+        accepted = 0
+        while accepted < k and stands(position, accepted, k):
+            accepted += 1
+        tokens = [position + i for i in range(accepted + 1)]
+        # The target's own token: what the next draft would have been, or something else.
+        if accepted < len(drafts) and (accepted < k or not stands(position, accepted, 0)):
+            tokens[-1] = -1
+        seconds = v[k + 1] * plain_s * factor * math.exp(rng.gauss(0, noise))
+        controller.cost.observe(k + 1, seconds)
+        controller.record(
+            Round(
+                drafts[:k], accepted, min(k, accepted + 1), tokens, seconds, draft_s,
+                len(drafts) if draft_s else 0,
+            )
+        )  # fmt: skip
+        position += len(tokens)
+        took = seconds / plain_s / factor + draft_s / plain_s / factor
+        steps += took
+        if position // 250 > (position - len(tokens)) // 250:
+            predictions.append(controller.stats().predicted)
+    predictions = predictions or [controller.stats().predicted]
+    return Simulated(position / steps, position, lengths, sum(predictions) / len(predictions))

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -21,20 +20,9 @@ from edgechat.engine.speculation.accept import (
 )
 from edgechat.engine.speculation.coupling import race
 from edgechat.engine.speculation.proposal import Draft, Source
-from tests.oracles.speculation import chi_squared_p, chi_squared_survival, count
+from tests.oracles.speculation import Sparse, chi_squared_p, chi_squared_survival, count
 
 N = 20_000
-
-
-@dataclass(frozen=True)
-class Sparse:
-    """A distribution as the sampler gives it."""
-
-    ids: np.ndarray
-    probabilities: np.ndarray
-
-    def as_dict(self) -> dict[int, float]:
-        return dict(zip(self.ids.tolist(), self.probabilities.tolist(), strict=True))
 
 
 def sparse(**weights: float) -> Sparse:

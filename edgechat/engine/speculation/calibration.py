@@ -1,0 +1,146 @@
+"""How often drafts stand: from a proposer's confidence to a probability, learnt as the text goes on.
+
+A draft model's probabilities and the length of an n-gram's match both say something about acceptance, and
+something else for each text. Two layers, both forgetting: a shift of the log-odds for each proposer, which
+learns from every draft (Platt 1999, with the slope fixed at 1), and counts in bins of proposer, place in the
+draft and confidence, which start from the first layer's answer.
+
+Acceptance is conditional: of the drafts before it standing. Drafts after one that fell are not counted.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from edgechat.engine.speculation.proposal import Draft, Source
+
+_CONFIDENCE_BINS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
+_PLACE_BINS = (1, 2, 4, 8)
+
+
+class _Bin:
+    """Drafts alike: how many there were, and how many stood, of late."""
+
+    __slots__ = ("stood", "weight")
+
+    def __init__(self) -> None:
+        self.weight = 0.0
+        self.stood = 0.0
+
+
+class Calibration:
+    """Acceptance by proposer, place and confidence. Shared by all answers of a pair of models."""
+
+    PRIOR = 6.0
+    """So many drafts is the first layer's answer worth in a bin."""
+    MEMORY = 64.0
+    """So many of the last drafts count in a bin."""
+    SURPRISE = 0.35
+    """When the last few drafts stood so much more or less often than expected, the text has changed, and
+    what was learnt before it counts as little as the first layer's answer."""
+    RATE = 0.1
+    """Of the log-odds' shift."""
+
+    def __init__(self) -> None:
+        self._bins: dict[tuple[Source, int, int], _Bin] = {}
+        self._shift: dict[Source, float] = {}
+        self._mean: dict[Source, float] = {}
+        self._surprise: dict[Source, float] = {}
+
+    def acceptance(self, draft: Draft, place: int) -> float:
+        """How likely `draft` stands if all before it do; `place` counts from 0."""
+        prior = self._shifted(draft)
+        found = self._bins.get(_key(draft, place))
+        if found is None:
+            return prior
+        return (found.stood + self.PRIOR * prior) / (found.weight + self.PRIOR)
+
+    def typical(self, source: Source, place: int) -> float:
+        """How likely a draft of `source` stands that has not been drawn yet."""
+        keys = [key for key in self._bins if key[0] == source and key[1] == bisect_right(_PLACE_BINS, place)]
+        weight = sum(self._bins[key].weight for key in keys)
+        stood = sum(self._bins[key].stood for key in keys)
+        return (stood + self.PRIOR * self.mean(source)) / (weight + self.PRIOR)
+
+    def mean(self, source: Source) -> float:
+        """How often drafts of `source` stood of late; 0.6 before anything is known."""
+        return self._mean.get(source, 0.6)
+
+    def learn(self, drafts: Sequence[Draft], n_accepted: int, n_judged: int, first: int = 0) -> None:
+        """Learn from a round.
+
+        Args:
+            drafts: in order.
+            n_accepted: how many stood.
+            n_judged: of how many the fate was seen: n_accepted, or one more.
+            first: place of the first of them in the draft.
+        """
+        for i, draft in enumerate(drafts[:n_judged]):
+            stood = float(i < n_accepted)
+            place = first + i
+            key, source = _key(draft, place), draft.source
+            surprise = self._surprise.get(source, 0.0)
+            surprise += (stood - self.acceptance(draft, place) - surprise) / 8
+            if abs(surprise) > self.SURPRISE:
+                self.soften(source)
+                surprise = 0.0
+            self._surprise[source] = surprise
+            found = self._bins.setdefault(key, _Bin())
+            keep = 1 - 1 / self.MEMORY
+            found.weight = found.weight * keep + 1
+            found.stood = found.stood * keep + stood
+            shift = self._shift.get(source, 0.0) + self.RATE * (stood - self._shifted(draft))
+            self._shift[source] = max(-5.0, min(5.0, shift))
+            self._mean[source] = self.mean(source) + (stood - self.mean(source)) / 16
+
+    def soften(self, source: Source, weight: float = PRIOR) -> None:
+        """Keep what is believed of `source`, but less firmly."""
+        for key, found in self._bins.items():
+            if key[0] == source and found.weight > weight:
+                found.stood *= weight / found.weight
+                found.weight = weight
+
+    def _shifted(self, draft: Draft) -> float:
+        odds = min(max(draft.confidence, 0.01), 0.99)
+        return 1 / (1 + (1 - odds) / odds * math.exp(-self._shift.get(draft.source, 0.0)))
+
+
+class Shadow:
+    """Drafts that were not verified, compared with what came: acceptance is learnt without paying for it.
+
+    Only for chosen drafts (n-grams): one that was drawn stands more often than it is equal.
+    """
+
+    def __init__(self, calibration: Calibration) -> None:
+        self._calibration = calibration
+        self._drafts: Sequence[Draft] = ()
+        self._next = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether drafts await their tokens; until then no others are taken."""
+        return self._next < len(self._drafts)
+
+    def cast(self, drafts: Sequence[Draft], first: int = 0) -> None:
+        """Await the tokens at the places of `drafts[first:]`."""
+        self._drafts, self._next = drafts, first
+
+    def feed(self, tokens: Sequence[int]) -> None:
+        """The text went on."""
+        for token in tokens:
+            if not self.waiting:
+                return
+            draft = self._drafts[self._next]
+            stood = draft.token == token
+            self._calibration.learn([draft], int(stood), 1, first=self._next)
+            self._next += 1
+            if not stood:
+                self.drop()
+
+    def drop(self) -> None:
+        """The text went elsewhere."""
+        self._drafts, self._next = (), 0
+
+
+def _key(draft: Draft, place: int) -> tuple[Source, int, int]:
+    return draft.source, bisect_right(_PLACE_BINS, place), bisect_right(_CONFIDENCE_BINS, draft.confidence)

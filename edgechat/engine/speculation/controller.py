@@ -1,0 +1,345 @@
+"""How many tokens to draft and verify in each step, or none: speculation that never costs.
+
+A round verifies k drafts in a batch of k + 1 tokens. With P_m the probability that drafts 1..m all stand, it
+gives 1 + P_1 + ... + P_k tokens and takes V(k + 1) seconds and the drafting. The rule that gives most tokens
+per second in the long run (a renewal-reward problem) takes, with R the best rate known to be possible, the
+k with the largest
+
+    P_1 + ... + P_k  -  R * (V(k + 1) - V(1))
+
+so draft i + 1 is verified iff P_{i+1} + ... + P_j > R * (V(j + 1) - V(i + 1)) for some j > i: one looks ahead
+because V is jagged. A draft that first takes d seconds is computed iff, with the typical acceptance a,
+P_i * (a + ... + a^{j-i}) > R * ((j - i) * d + V(j + 1) - V(i + 1)) for some j. Other speculators stop by a
+fixed length or a fixed confidence, and so lose time where verifying is dear.
+
+Three things keep it honest. *Credit*: whatever the estimates say, a round runs only if its worst outcome, no
+draft standing, is covered by what speculation has gained before and by 2% of plain decoding's time; so no
+text whatsoever makes an answer much slower. *Probes*: where the rule says no, chosen drafts (n-grams) are
+compared with the text as it comes, for nothing, and a model's drafts are tried after pauses that double.
+*Measured times*: V and d are corrected by each step.
+
+All times here are in plain steps of the batch at hand, so the rule holds beside other sequences too: there a
+longer batch makes all of them wait.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from edgechat.engine.speculation.calibration import Calibration, Shadow
+from edgechat.engine.speculation.cost import StepCost
+from edgechat.engine.speculation.proposal import Draft, Source
+from edgechat.engine.speculation.stopping import best_length, break_even, worth_another
+
+_UNLIKELY = 0.01
+"""Drafts that stand less often than this are not looked at."""
+
+
+class _Why(StrEnum):
+    """Why there was no draft in the last step."""
+
+    NOTHING = "nothing to draft: no words repeat here"
+    BROKE = "pausing: the last drafts took more time than they saved"
+    DEAR = "drafting would cost more time than it saves"
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one step did for one sequence."""
+
+    drafts: Sequence[Draft]
+    """Those that were verified; empty for a plain step."""
+    n_accepted: int
+    n_judged: int
+    tokens: Sequence[int]
+    """What the sequence grew by."""
+    seconds: float | None = None
+    """Of the step; None where others or a prompt shared it: the modelled time is taken then."""
+    draft_s: float = 0.0
+    """Seconds of drafting, which came on top."""
+    n_computed: int = 0
+    """Drafts that were computed in `draft_s`, verified or not."""
+    rows: int = 0
+    """Tokens of other sequences in the same batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationStats:
+    """What speculation has done for one answer."""
+
+    rounds: int
+    """Steps in all, plain ones included."""
+    tokens: int
+    drafted: int
+    accepted: int
+    speedup: float
+    """Tokens per second over plain decoding's, of late."""
+    predicted: float
+    """The same, as it was expected before each step."""
+    reason: str
+    """Why nothing is drafted now; empty while something is."""
+
+    @property
+    def tokens_per_step(self) -> float:
+        """1 is plain decoding."""
+        return self.tokens / self.rounds if self.rounds else 0.0
+
+
+class _Speed:
+    """Tokens per plain step, of late."""
+
+    _KEEP = 1 - 1 / 128
+
+    def __init__(self) -> None:
+        self._tokens = 0.0
+        self._steps = 0.0
+
+    def add(self, tokens: float, steps: float) -> None:
+        keep = self._KEEP**steps
+        self._tokens = self._tokens * keep + tokens
+        self._steps = self._steps * keep + steps
+
+    def __call__(self) -> float:
+        return self._tokens / self._steps if self._steps else 1.0
+
+
+class Controller:
+    """Decides for one sequence. `StepCost` and `Calibration` are shared with the others."""
+
+    START = 1.0
+    """Credit of a new answer, in plain steps."""
+    EARN = 0.02
+    """Credit that a token brings: what speculation may cost at worst."""
+    MOST = 24.0
+    """Gains beyond this can't be lost again."""
+    PAUSE = 64
+    """Tokens before the first probe; doubles with each that fails."""
+    LONGEST_PAUSE = 2048
+    GIVE_UP = -1.2
+    """A series of probes ends when it has cost so many plain steps more than it gained."""
+    PROBE_SHARE = 0.01
+    """A probe may take so much of the time since the one before."""
+
+    def __init__(self, cost: StepCost, calibration: Calibration, longest: int = 15) -> None:
+        """Decide with what is known of times and acceptance.
+
+        Args:
+            cost: V. Whoever runs the steps tells it of them, once a step; this class only asks.
+            calibration: told here how drafts fared.
+            longest: most drafts in a round: what the window keeps free.
+        """
+        self.cost = cost
+        self.calibration = calibration
+        self.longest = longest
+        self._draft_s: dict[Source, float] = {}
+        self._pause: dict[Source, int] = {}
+        self._pause_now: dict[Source, int] = {}
+        self._score = 0.0
+        self._since_probe: dict[Source, int] = {}
+        self._modelled = _Speed()
+        self._measured = _Speed()
+        self._predicted = _Speed()
+        self._shadow = Shadow(calibration)
+        self._why: _Why | None = None
+        self._asked = (Source.NGRAM, 0)
+        self.start()
+
+    def start(self) -> None:
+        """A new answer begins. What was learnt stays; gains can't be lost on another text."""
+        self.credit = self.START
+        self._rounds = self._tokens = self._drafted = self._accepted = 0
+        self._offered: Sequence[Draft] = ()
+        self._expected = 1.0
+        self._probing = self._probed = False
+        self._why = None
+        self._shadow.drop()
+
+    def hint(self) -> None:
+        """The kind of text has changed (a code block opens, a quote): probe soon."""
+        self._pause.clear()
+        self._pause_now.clear()
+
+    # --- before a step
+
+    def plan(self, drafts: Sequence[Draft], rows: int = 0) -> int:
+        """How many of `drafts` to verify; 0 for a plain step.
+
+        Args:
+            drafts: what is proposed. If they had to be computed, that time is spent.
+            rows: tokens of other sequences in the same batch.
+        """
+        drafts = drafts[: self.longest]
+        self._offered, self._expected = drafts, 1.0
+        probing, self._probing, self._probed = self._probing, False, False
+        if not drafts:
+            if self._why is None:
+                self._why = _Why.NOTHING
+            return 0
+        source = drafts[0].source
+        standing, probability = [], 1.0
+        for place, draft in enumerate(drafts):
+            probability *= self.calibration.acceptance(draft, place)
+            if probability < _UNLIKELY:
+                break
+            standing.append(probability)
+        losses = self._losses(len(standing), rows)
+        spent = self._draft_time(source, rows) * len(drafts)
+        speed = max(1.0, self._modelled())
+        k = best_length(standing, losses, speed, self.credit - spent)
+        if self.cost.plain_due(rows + 1):
+            k = 0
+        elif not k and probing:
+            k, self._probed = 1, True
+        elif not k:
+            unbound = best_length(standing, losses, speed, float("inf"))
+            self._why, self._asked = (_Why.BROKE if unbound else _Why.DEAR), (source, rows)
+        if k:
+            self._why = None
+        self._expected = 1 + sum(standing[:k])
+        return k
+
+    def wants_more(self, source: Source, drafts: Sequence[Draft], rows: int = 0) -> bool:
+        """Whether `source`, whose drafts must be computed, should compute one more after `drafts`."""
+        n = len(drafts)
+        if n >= self.longest or self.cost.plain_due(rows + 1):
+            return False
+        each = self._draft_time(source, rows)
+        losses = [loss + each * k for k, loss in enumerate(self._losses(self.longest, rows), start=1)]
+        if losses[n] <= self.credit:
+            standing = 1.0
+            for place, draft in enumerate(drafts):
+                standing *= self.calibration.acceptance(draft, place)
+            typical = [self.calibration.typical(source, place) for place in range(n, self.longest)]
+            loss = losses[n - 1] if n else 0.0
+            if worth_another(standing, typical, losses[n:], loss, max(1.0, self._modelled())):
+                return True
+            if n == 0 and self._probe_due(source, losses[0]):
+                self._probing = True
+                self.calibration.soften(source)
+                return True
+        if n == 0:
+            self._why, self._asked = _Why.DEAR, (source, rows)
+        return False
+
+    # --- after a step
+
+    def record(self, round_: Round) -> None:
+        """Learn from a step."""
+        drafts, rows = round_.drafts, round_.rows
+        n_tokens, n_drafts = len(round_.tokens), len(drafts)
+        self._learn(round_)
+        plain_s = self.cost(rows + 1) / (rows + 1)
+        draft_steps = round_.draft_s / plain_s
+        steps = 1 + draft_steps + (self._losses(n_drafts, rows)[-1] if n_drafts else 0.0)
+        measured = steps if round_.seconds is None else round_.seconds / plain_s + draft_steps
+        self.credit = min(self.MOST, self.credit + n_tokens - steps + self.EARN * n_tokens)
+        self._modelled.add(n_tokens, steps)
+        self._measured.add(n_tokens, measured)
+        self._predicted.add(self._expected, steps)
+        self._rounds += 1
+        self._tokens += n_tokens
+        self._drafted += n_drafts
+        self._accepted += round_.n_accepted
+
+    def stats(self) -> SpeculationStats:
+        """Of the answer that is being written."""
+        return SpeculationStats(
+            self._rounds,
+            self._tokens,
+            self._drafted,
+            self._accepted,
+            self._measured(),
+            self._predicted(),
+            self._reason(),
+        )
+
+    # --- learning
+
+    def _learn(self, round_: Round) -> None:
+        drafts, tokens = round_.drafts, round_.tokens
+        for source in self._since_probe:
+            self._since_probe[source] += len(tokens)
+        if round_.n_computed:
+            source = self._offered[0].source if self._offered else Source.MODEL
+            self._learn_draft_time(source, round_.draft_s / round_.n_computed)
+        if drafts:
+            self.calibration.learn(drafts, round_.n_accepted, round_.n_judged)
+            source = drafts[0].source
+            if self._probed:
+                self._after_probe(source, round_)
+        self._follow_shadow(round_)
+        self._offered = ()
+
+    def _after_probe(self, source: Source, round_: Round) -> None:
+        """Go on probing while it could be true that drafts pay; else the pause doubles.
+
+        The score is what the probes of this series have gained, in plain steps.
+        """
+        loss = self._losses(1, round_.rows)[0]
+        loss += self._draft_time(source, round_.rows)
+        self._score += round_.n_accepted - loss
+        self._since_probe[source] = 0
+        if self._score > self.GIVE_UP:
+            self._pause_now[source] = 0
+            return
+        self._score = 0.0
+        pause = self._pause[source] = min(self.LONGEST_PAUSE, 2 * self._pause.get(source, self.PAUSE // 2))
+        self._pause_now[source] = pause
+
+    def _learn_draft_time(self, source: Source, seconds: float) -> None:
+        known = self._draft_s.get(source)
+        self._draft_s[source] = seconds if known is None else known + 0.1 * (min(seconds, 3 * known) - known)
+
+    def _follow_shadow(self, round_: Round) -> None:
+        """Compare drafts that were not verified with the text: the first one each time, for the ones after
+        it one draft at a time."""
+        offered, tokens, n_drafts = self._offered, round_.tokens, len(round_.drafts)
+        fits = bool(offered) and offered[0].drawn_from is None
+        first = n_drafts  # place of the first draft that was not verified
+        if fits and not n_drafts:
+            self.calibration.learn(offered[:1], int(offered[0].token == tokens[0]), 1)
+            fits, first = offered[0].token == tokens[0], 1
+        if self._shadow.waiting:
+            self._shadow.feed(tokens)
+        elif fits and round_.n_accepted == n_drafts:
+            self._shadow.cast(offered, first)
+            self._shadow.feed(tokens[first:])
+
+    # --- times, in plain steps of the batch at hand
+
+    def _losses(self, n: int, rows: int) -> list[float]:
+        """What rounds of 1 .. n drafts take beyond a plain step."""
+        base = self.cost(rows + 1)
+        return [(self.cost(rows + k + 1) - base) / base * (rows + 1) for k in range(1, n + 1)]
+
+    def _draft_time(self, source: Source, rows: int) -> float:
+        return self._draft_s.get(source, 0.0) / self.cost(rows + 1) * (rows + 1)
+
+    def _probe_due(self, source: Source, loss: float) -> bool:
+        since = self._since_probe.setdefault(source, self.PAUSE)
+        pause = self._pause_now.get(source, self.PAUSE)
+        return since >= pause and (pause == 0 or loss <= self.PROBE_SHARE * since)
+
+    # --- why not
+
+    def _reason(self) -> str:
+        """Why drafting does not pay now, with the numbers."""
+        if self._why is None:
+            return ""
+        if self._why is not _Why.DEAR:
+            return self._why.value
+        source, rows = self._asked
+        each = self._draft_time(source, rows)
+        losses = [loss + each * k for k, loss in enumerate(self._losses(self.longest, rows), start=1)]
+        k, needed = break_even(losses)
+        if needed > 1:
+            return (
+                f"drafting can't pay here: {_tokens(k)} would take {1 + losses[k - 1]:.1f} times a plain "
+                f"step, for {k + 1} tokens at best"
+            )
+        stood = self.calibration.mean(source)
+        return f"drafting {_tokens(k)} would need {needed:.0%} accepted, {stood:.0%} were"
+
+
+def _tokens(n: int) -> str:
+    return f"{n} token" if n == 1 else f"{n} tokens"
