@@ -7,17 +7,21 @@ next (sampling), what is shown (detokenize, stop).
 
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import cast
 
-from edgechat.engine.prefix import least_recently_used, place
+from edgechat.engine.holes import Holes
+from edgechat.engine.memory import Memory, Remembered
+from edgechat.engine.prefix import least_recently_used, place, reusable
 from edgechat.engine.process.messages import Event, Generate, Note, NoteKind, Refused
 from edgechat.engine.rendering import ChatRenderer, PlainRenderer, sentence
 from edgechat.engine.sampling import BadLogits, Row
 from edgechat.engine.scheduler import Scheduler, Share
 from edgechat.engine.sequence import Slot, TextTokens, Transcript
+from edgechat.engine.sliding import Sliding, Visible, remove
+from edgechat.engine.sliding import sentence as eviction_sentence
 from edgechat.engine.turn import Turn
+from edgechat.engine.window import Eviction
 from edgechat.errors import EdgechatError, ExitCode, ResourceError, UsageError, from_exception
 from edgechat.records import FinishReason, ModelInfo
 from edgechat.runtimes.base import Chunk, ContextFull, DecodeFailed, Runtime, Wanted
@@ -25,8 +29,6 @@ from edgechat.runtimes.base import Chunk, ContextFull, DecodeFailed, Runtime, Wa
 _log = logging.getLogger(__name__)
 
 MAX_STOPS = 64
-MAX_TRANSCRIPTS = 64
-"""Conversations whose tokens are remembered, whether or not the cache still holds them."""
 
 
 class Engine:
@@ -41,6 +43,7 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
         load_s: float = 0.0,
         max_waiting: int = 64,
+        slack: int = 0,
     ) -> None:
         """Take over `runtime`.
 
@@ -51,6 +54,7 @@ class Engine:
             clock: seconds.
             load_s: what loading took; told with the first answer.
             max_waiting: requests beyond it are refused.
+            slack: tokens of context kept free for drafts.
         """
         self.runtime = runtime
         self.info: ModelInfo = runtime.info
@@ -63,7 +67,17 @@ class Engine:
         self._eog = frozenset(runtime.info.eog_ids)
         self._slots = [Slot(number) for number in range(runtime.n_sequences)]
         self._scheduler = Scheduler[Turn](runtime.n_batch, runtime.n_sequences, runtime.n_ctx, max_waiting)
-        self._transcripts: OrderedDict[str | int, Transcript] = OrderedDict()
+        self._memory = Memory()
+        # A layer with a window of its own has let go of what a shift would need to be exact.
+        self._shifts = runtime.can.shift and not runtime.info.n_swa
+        self._sliding = Sliding(
+            runtime.n_ctx,
+            self._renderer,
+            self._texts,
+            recompute=not self._shifts,
+            slack=slack,
+            trained=self.info.n_ctx_train,
+        )
         self._uses = 0
 
     @property
@@ -97,6 +111,7 @@ class Engine:
 
     def step(self) -> bool:
         """Compute one batch and tell what came of it; False when there is nothing to do."""
+        self._take_turns()
         while (turn := self._scheduler.next_to_admit()) is not None:
             self._seat(turn)
         shares = self._scheduler.plan()
@@ -145,13 +160,31 @@ class Engine:
             text, notes = request.prompt, ()
         if plain:
             stop = (*stop, *PlainRenderer.stop)
-        text = self._texts.with_bos(text)
-        transcript = self._texts.extend(self._known(request, text), text)
-        turn = Turn(request, transcript, self.runtime.tokenizer.piece, stop=stop, strip=plain, now=now)
-        self._check_room(turn)
+        visible, key = self._visible(request, text)
+        turn = Turn(visible, self.runtime.tokenizer.piece, key=key, stop=stop, strip=plain, now=now)
+        if not turn.tokens:
+            raise UsageError("the prompt has no tokens: write something")
+        eviction = self._sliding.admit(visible)
+        if eviction is not None:
+            turn.fitted(eviction)
         for note in notes:
             self._emit(Note(request.id, cast(NoteKind, str(note)), sentence(note)))
+        if visible.holes.ranges:
+            self._tell_evicted(turn, 0 if eviction is None else eviction.freed)
         return turn
+
+    def _visible(self, request: Generate, text: str) -> tuple[Visible, str | int]:
+        """What the model sees of a request, and the key of the conversation that it goes on with."""
+        whole = self._texts.with_bos(text)
+        known = self._known(request, whole)
+        if known is None:
+            known = Remembered("", Transcript())
+        transcript = self._texts.extend(known.transcript, whole)
+        tokens = transcript.tokens
+        holes = known.carried(tokens) if request.messages else Holes()
+        remove(tokens, holes.ranges)
+        ends = known.known_ends(request.messages, text)
+        return Visible(request, text, transcript, tokens, holes, ends), known.key
 
     def _check(self, request: Generate) -> None:
         if bool(request.messages) == bool(request.prompt):
@@ -169,58 +202,85 @@ class Engine:
                 f"the engine is busy: {self._scheduler.max_waiting} requests are waiting; try again later"
             )
 
-    def _check_room(self, turn: Turn) -> None:
-        """A prompt must leave room for one token of an answer."""
-        n_ctx = self.runtime.n_ctx
-        if not turn.tokens:
-            raise UsageError("the prompt has no tokens: write something")
-        if turn.n_prompt >= n_ctx:
-            needed = -(-(turn.n_prompt + 512) // 1024) * 1024
-            larger = f", or load the model with --ctx {needed}" if needed <= self.info.n_ctx_train else ""
-            raise UsageError(
-                f"the conversation has {turn.n_prompt} tokens and the context holds {n_ctx}: "
-                f"shorten it or begin a new one{larger}"
-            )
-
-    def _known(self, request: Generate, text: str) -> Transcript:
-        """The transcript that `text` continues: the conversation's own, or else the closest one.
+    def _known(self, request: Generate, text: str) -> Remembered | None:
+        """The conversation that `text` continues: the one that is named, or else the closest one.
 
         A prompt on its own continues none: the same prompt gives the same tokens, whatever was asked before.
         """
-        if request.conversation in self._transcripts:
-            return self._transcripts[request.conversation]
-        if not request.messages:
-            return Transcript()
-        piece = self.runtime.tokenizer.piece
-        return max(
-            (transcript.agreed(text, piece) for transcript in self._transcripts.values()),
-            key=lambda transcript: transcript.n_characters,
-            default=Transcript(),
-        )
+        named = self._memory.get(request.conversation) if request.conversation else None
+        if named is not None or not request.messages:
+            return named
+        return self._memory.closest(text, self.runtime.tokenizer.piece)
 
     def _seat(self, turn: Turn) -> None:
         """Give the turn the sequence where least has to be computed."""
         conversation = turn.request.conversation
-        placement = place(turn.tokens, conversation, self._slots, self.runtime.can)
-        if placement is None:
-            raise RuntimeError("no idle sequence for a turn that was admitted")
+        own = self._own(turn)
+        if own is None or not self._shift_into(turn, own):
+            stays = own is not None and own.tokens and turn.carried.ranges and turn.to_evict is None
+            self._place(turn, own if stays else None)
         self._scheduler.admit(turn)
-        slot, keep, parent = placement.slot, placement.keep, placement.parent
-        try:
-            if parent is not None:
-                self.runtime.fork(parent.number, slot.number, keep)
-                slot.tokens = parent.tokens[:keep]
-            elif keep < len(slot.tokens):
-                if keep:
-                    self.runtime.truncate(slot.number, keep)
-                    del slot.tokens[keep:]
-                else:
-                    self._free(slot)
-        except ValueError:  # the runtime knows better what it can't take back
-            self._free(slot)
+        slot = turn.slot
         slot.busy = True
         slot.conversation = conversation
+
+    def _own(self, turn: Turn) -> Slot | None:
+        """The idle slot that holds the turn's conversation, less just what was evicted from it before."""
+        own = [
+            slot
+            for slot in self._slots
+            if slot.tokens
+            and not slot.busy
+            and slot.owner == turn.key
+            and slot.conversation == turn.request.conversation
+            and slot.holes == turn.carried
+        ]
+        return max(own, key=lambda slot: slot.last_used, default=None)
+
+    def _shift_into(self, turn: Turn, slot: Slot) -> bool:
+        """Evict from the conversation's own slot what the turn's prompt has no room for, if that pays."""
+        eviction = turn.to_evict
+        if eviction is None or not self._shifts:
+            return False
+        before = turn.before_eviction()
+        keep = reusable(before, slot, self.runtime.can, own=True)
+        if keep <= eviction.ranges[0][0]:
+            return False
+        if not self._cut(slot, keep) or not self._shift(slot, eviction):
+            return False
         turn.sit(slot)
+        return True
+
+    def _place(self, turn: Turn, own: Slot | None) -> None:
+        placement = place(turn.tokens, turn.request.conversation, self._slots, self.runtime.can, own)
+        if placement is None:
+            raise RuntimeError("no idle sequence for a turn that was admitted")
+        slot, keep, parent = placement.slot, placement.keep, placement.parent
+        if parent is None:
+            self._cut(slot, keep)
+        else:
+            self._free(slot)
+            try:
+                self.runtime.fork(parent.number, slot.number, keep)
+                slot.tokens = parent.tokens[:keep]
+            except ValueError:  # the runtime knows better what it can't share
+                self._free(slot)
+        turn.sit(slot)
+
+    def _cut(self, slot: Slot, keep: int) -> bool:
+        """Forget all of a slot but its first tokens; False where all had to go."""
+        if keep == len(slot.tokens):
+            return True
+        if keep:
+            try:
+                self.runtime.truncate(slot.number, keep)
+            except ValueError:  # the runtime knows better what it can't take back
+                keep = 0
+        if not keep:
+            self._free(slot)
+            return False
+        slot.cut(keep)
+        return True
 
     # --- a step
 
@@ -250,10 +310,78 @@ class Engine:
             self._finish(turn, FinishReason.STOP, now)
         elif turn.take(token, now):
             self._finish(turn, FinishReason.STOP, now)
-        elif turn.n_answer == request.max_tokens or turn.n_tokens >= self.runtime.n_ctx:
+        elif turn.n_answer == request.max_tokens or not self._slide(turn):
             self._finish(turn, FinishReason.LENGTH, now)
         else:
             self._tell(turn.delta(now))
+
+    # --- the window
+
+    def _slide(self, turn: Turn) -> bool:
+        """Evict what the answer has grown beyond, if it has; False where nothing can go."""
+        try:
+            eviction = self._sliding.make_room(turn.visible)
+        except UsageError as error:
+            self._emit(Note(turn.id, "window", str(error)))
+            return False
+        if eviction is not None:
+            if not (self._shifts and self._shift(turn.slot, eviction)):
+                self._cut(turn.slot, min(eviction.ranges[0][0], self._rollback_to(turn.slot, eviction)))
+                turn.slot.busy = True
+                turn.slot.conversation = turn.request.conversation
+                turn.answering = False  # until all that stays is computed anew
+            turn.slot.holes = turn.visible.holes
+            self._tell(turn.stall())
+            self._tell_evicted(turn, eviction.freed)
+        return True
+
+    def _rollback_to(self, slot: Slot, eviction: Eviction) -> int:
+        """How many tokens before an eviction the runtime can go back to."""
+        start, can = eviction.ranges[0][0], self.runtime.can.rollback
+        return start if can < 0 or len(slot.tokens) - start <= can else 0
+
+    def _shift(self, slot: Slot, eviction: Eviction) -> bool:
+        """Evict from the cache, and close the gaps; False where the slot must be computed anew."""
+        held = len(slot.tokens)
+        ranges = [(start, min(stop, held)) for start, stop in eviction.ranges if start < held]
+        for start, stop in reversed(ranges):
+            try:
+                self._evict(slot, start, stop)
+            except (ValueError, ContextFull):  # a restored state may lack what a shift would show again
+                self._cut(slot, ranges[0][0])
+                return False
+            del slot.tokens[start:stop]
+            slot.tainted = min(slot.tainted, start)
+        return True
+
+    def _evict(self, slot: Slot, start: int, stop: int) -> None:
+        """Evict one range; a shared head must be copied first, for which idle conversations make room."""
+        while True:
+            try:
+                self.runtime.evict(slot.number, start, stop)
+                return
+            except ContextFull:
+                idle = least_recently_used(self._slots)
+                if idle is None or idle is slot:
+                    raise
+                self._free(idle)
+
+    def _tell_evicted(self, turn: Turn, n_tokens: int) -> None:
+        event = self._sliding.event(turn.visible, n_tokens)
+        if n_tokens and not turn.warned:
+            turn.warned = True
+            text = eviction_sentence(event, len(turn.request.messages))
+            self._emit(Note(turn.id, "window", text))
+        self._emit(event)
+
+    def _take_turns(self) -> None:
+        """Let the longest running answer wait, where others wait and it has had a whole context's tokens."""
+        scheduler = self._scheduler
+        if scheduler.waiting and (turn := scheduler.overdue(self.runtime.n_ctx)) is not None:
+            self._tell(turn.stall())
+            self._free(turn.slot)
+            turn.stand()
+            scheduler.wait_again(turn)
 
     def _tell(self, event: Event | None) -> None:
         if event is not None:
@@ -271,6 +399,7 @@ class Engine:
             return
         turn = self._scheduler.active[0]
         if turn.n_answer:
+            self._emit(Note(turn.id, "window", "The context is full, and nothing in it can go."))
             self._finish(turn, FinishReason.LENGTH, self._clock())
         else:
             self._refuse(
@@ -289,13 +418,20 @@ class Engine:
         self._load_s = 0.0
         self._scheduler.remove(turn)
         self._uses += 1
-        turn.slot.busy = False
-        turn.slot.last_used = self._uses
-        key = turn.request.conversation or self._uses
-        self._transcripts[key] = turn.whole_transcript()
-        self._transcripts.move_to_end(key)
-        if len(self._transcripts) > MAX_TRANSCRIPTS:
-            self._transcripts.popitem(last=False)
+        slot, visible = turn.slot, turn.visible
+        slot.busy = False
+        slot.last_used = self._uses
+        slot.owner = turn.request.conversation or self._uses
+        self._memory.put(
+            Remembered(
+                slot.owner,
+                turn.whole_transcript(),
+                visible.holes,
+                turn.request.messages,
+                visible.known_ends if visible.layout is None else visible.layout.ends,
+                visible.text,
+            )
+        )
 
     def _refuse(self, turn: Turn, error: str, code: ExitCode = ExitCode.ENGINE_CRASHED) -> None:
         """Give up a turn; what its sequence holds is not to be trusted."""
@@ -305,6 +441,4 @@ class Engine:
 
     def _free(self, slot: Slot) -> None:
         self.runtime.free(slot.number)
-        slot.tokens = []
-        slot.conversation = ""
-        slot.busy = False
+        slot.clear()

@@ -33,6 +33,10 @@ class Holes:
         """Tokens in all holes."""
         return sum(stop - start for start, stop in self.ranges)
 
+    def within(self, start: int, stop: int) -> int:
+        """Evicted tokens among those of index [start, stop)."""
+        return sum(max(0, min(stop, b) - max(start, a)) for a, b in self.ranges)
+
     def position(self, index: int) -> int:
         """Where token `index` lies; for one in a hole, where the first token after the hole lies."""
         return index - sum(min(index, stop) - start for start, stop in self.ranges if start < index)

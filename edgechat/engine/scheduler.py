@@ -28,6 +28,11 @@ class Job(Protocol):
         """Tokens known in all: the room that it will need next."""
         ...
 
+    @property
+    def n_run(self) -> int:
+        """Tokens of its answer since it was admitted."""
+        ...
+
 
 J = TypeVar("J", bound=Job)
 
@@ -139,6 +144,17 @@ class Scheduler(Generic[J]):
         job = self.active.pop()
         self.waiting.appendleft(job)
         return job
+
+    def overdue(self, quantum: int) -> J | None:
+        """The first whose answer has got `quantum` tokens while others can't be admitted beside it."""
+        if not self.waiting or self.next_to_admit() is not None:
+            return None
+        return next((job for job in self.active if job.n_run >= quantum), None)
+
+    def wait_again(self, job: J) -> None:
+        """`job`, which runs, lets those who wait come first."""
+        self.active.remove(job)
+        self.waiting.append(job)
 
     def plan(self) -> list[Share[J]]:
         """The next batch: at most `n_batch` tokens; empty if nothing is to be done."""

@@ -1,13 +1,16 @@
 """The tokens of a conversation, as they were rendered and generated."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import accumulate, chain
 
 from edgechat.engine.detokenize import n_tokens_within, text_of
+from edgechat.engine.holes import Holes
 from edgechat.engine.rendering import ChatRenderer
 from edgechat.runtimes.base import Tokenizer
 from models.chat import ChatMessage
+from models.errors import ModelError
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +123,58 @@ class TextTokens:
             return count + common_prefix(part, list(segment.tokens))
         return count
 
+    def tokens_at(self, transcript: Transcript, characters: Sequence[int]) -> list[int]:
+        """`token_at` of each of `characters`, which ascend; each segment is looked at once."""
+        found: list[int] = []
+        at = count = 0
+        for segment in transcript.segments:
+            end = at + len(segment.text)
+            inside: list[int] = []
+            while len(found) + len(inside) < len(characters) and characters[len(found) + len(inside)] < end:
+                inside.append(characters[len(found) + len(inside)] - at)
+            if inside:
+                within = self._tokens_within(segment, inside, first=segment is transcript.segments[0])
+                found += [count + tokens for tokens in within]
+            at, count = end, count + len(segment.tokens)
+        return found + [count] * (len(characters) - len(found))
 
-def message_ends(renderer: ChatRenderer, messages: Sequence[ChatMessage], text: str) -> list[int | None]:
+    def _tokens_within(self, segment: Segment, characters: Sequence[int], *, first: bool) -> list[int]:
+        """How many of a segment's tokens lie before each of its `characters`."""
+        tokenizer, text = self._tokenizer, segment.text
+        if not segment.generated:
+            parts = [tokenizer.piece(token) or tokenizer.name(token).encode() for token in segment.tokens]
+            whole = text.encode()
+            extra = sum(map(len, parts)) - len(whole)  # the space that SentencePiece puts before a text
+            if extra in (0, 1) and b"".join(parts)[extra:] == whole:
+                ends = [end - extra for end in accumulate(map(len, parts))]
+                return [bisect_right(ends, len(text[:character].encode())) for character in characters]
+        alone = Transcript([segment] if first else [Segment("", ()), segment])
+        return [self.token_at(alone, character) for character in characters]
+
+
+def message_ends(
+    renderer: ChatRenderer,
+    messages: Sequence[ChatMessage],
+    text: str,
+    known: Sequence[int | None] = (),
+) -> list[int | None]:
     """Where in `text`, the rendered conversation, each message ends, in characters.
 
     None where the template renders the beginning of a conversation differently without what follows.
+
+    Args:
+        renderer: what rendered it.
+        messages: the conversation.
+        text: the rendered conversation.
+        known: the ends of the first messages, where they were found before.
     """
-    ends: list[int | None] = []
-    for count in range(1, len(messages) + 1):
-        start = renderer.render(messages[:count], False).text
+    ends = list(known)
+    for count in range(len(ends) + 1, len(messages) + 1):
+        try:
+            start = renderer.render(messages[:count], False).text
+        except ModelError:  # templates refuse a system prompt alone, or an end that is no question
+            ends.append(None)
+            continue
         ends.append(len(start) if text.startswith(start) else None)
     return ends
 
@@ -147,14 +193,43 @@ def common_prefix(left: list[int], right: list[int]) -> int:
     return min(at, length)
 
 
+NEVER = 2**62
+"""A position that no sequence reaches."""
+
+
 @dataclass(slots=True)
 class Slot:
     """One of the runtime's sequences, and what its part of the KV cache holds."""
 
     number: int
     tokens: list[int] = field(default_factory=list)
+    """Exactly those in the cache, by position."""
     conversation: str = ""
     """Whose next turn it is kept for."""
     busy: bool = False
     last_used: int = 0
     """Grows with each use: the smallest is the least recently used."""
+    owner: str | int = ""
+    """The key of the conversation, named or not, whose tokens it holds; "" for none."""
+    holes: Holes = field(default_factory=Holes)
+    """What of its conversation was evicted, by index."""
+    tainted: int = NEVER
+    """Cells from here on were computed in view of tokens that are gone: good for this conversation's going
+    on, but not what the same tokens would be anywhere else."""
+    unsaved: bool = False
+    """Whether it holds more of its conversation than any saved state."""
+
+    def cut(self, length: int) -> None:
+        """The sequence was truncated."""
+        del self.tokens[length:]
+        if length <= self.tainted:
+            self.tainted = NEVER
+
+    def clear(self) -> None:
+        """The sequence was freed."""
+        self.tokens = []
+        self.conversation = ""
+        self.owner = ""
+        self.holes = Holes()
+        self.tainted = NEVER
+        self.busy = self.unsaved = False

@@ -3,10 +3,13 @@
 from collections.abc import Callable, Sequence
 
 from edgechat.engine.detokenize import Detokenizer, n_tokens_before, text_of
-from edgechat.engine.process.messages import Delta, Finished, Generate, Prefilled
+from edgechat.engine.holes import Holes
+from edgechat.engine.process.messages import Delta, Finished, Prefilled
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.sequence import Segment, Slot, Transcript
+from edgechat.engine.sliding import Visible, remove
 from edgechat.engine.stop import StopStrings
+from edgechat.engine.window import Eviction
 from edgechat.records import FinishReason, Timings
 
 DELTA_S = 0.025
@@ -24,6 +27,7 @@ class Turn:
         "_last_at",
         "_n_told",
         "_piece",
+        "_prefilled",
         "_started_at",
         "_stops",
         "_strip",
@@ -31,45 +35,73 @@ class Turn:
         "_told_at",
         "_told_progress_at",
         "_untold",
+        "answer",
         "answering",
         "cached",
+        "carried",
         "id",
+        "key",
         "n_prompt",
+        "n_run",
         "request",
         "sampler",
         "slot",
+        "to_evict",
         "tokens",
-        "transcript",
+        "visible",
+        "warned",
     )
 
     def __init__(
         self,
-        request: Generate,
-        transcript: Transcript,
+        visible: Visible,
         piece: Callable[[int], bytes],
         *,
-        stop: Sequence[str],
-        strip: bool,
-        now: float,
+        key: str | int = "",
+        stop: Sequence[str] = (),
+        strip: bool = False,
+        now: float = 0.0,
     ) -> None:
-        """Begin with the prompt's transcript; `strip`: don't show the spaces that the answer begins with."""
-        self.id = request.id
-        self.request = request
-        self.transcript = transcript
-        self.tokens = transcript.tokens
-        """The prompt's and the answer's, computed or not."""
+        """Begin with what the model sees of the prompt.
+
+        Args:
+            visible: the prompt, less what was evicted before.
+            piece: a token's bytes.
+            key: of the conversation that it goes on with, if any.
+            stop: strings that end the answer.
+            strip: don't show the spaces that the answer begins with.
+            now: seconds.
+        """
+        self.id = visible.request.id
+        self.request = visible.request
+        self.visible = visible
+        self.key = key
+        self.tokens = visible.tokens
+        """What the model sees of the prompt and the answer, computed or not."""
+        self.answer: list[int] = []
+        """All of it, whether or not the model still sees its beginning."""
         self.n_prompt = len(self.tokens)
-        self.sampler = Sampler(request.sampling, self.tokens)
+        """Tokens of the prompt that the model saw when it began to answer."""
+        self.carried: Holes = visible.holes
+        """What was evicted before this turn."""
+        self.to_evict: Eviction | None = None
+        """What was evicted to make this prompt fit; to be done in the cache as well."""
+        self.sampler = Sampler(self.request.sampling, visible.transcript.tokens)
         self.slot = Slot(-1)
         """Where it is computed; its tokens are those that are."""
         self.answering = False
         self.cached = 0
+        self.n_run = 0
+        """Tokens of the answer since it got its slot."""
+        self.warned = False
+        """Whether the person was told that the context is full."""
         self._piece = piece
         self._detokenizer = Detokenizer(piece)
         self._stops = StopStrings(stop)
         self._strip = strip
         self._untold = ""
         self._n_told = 0  # characters let through by the stop strings
+        self._prefilled: int | None = None
         self._submitted_at = now
         self._started_at: float | None = None
         self._first_at: float | None = None
@@ -90,17 +122,32 @@ class Turn:
     @property
     def n_answer(self) -> int:
         """Tokens of the answer so far."""
-        return len(self.tokens) - self.n_prompt
+        return len(self.answer)
+
+    def fitted(self, eviction: Eviction) -> None:
+        """The prompt was made to fit."""
+        self.to_evict = eviction
+        self.n_prompt = len(self.tokens)
+
+    def before_eviction(self) -> list[int]:
+        """The prompt as it would be, had it not been made to fit."""
+        tokens = self.visible.transcript.tokens
+        remove(tokens, self.carried.ranges)
+        return tokens
 
     def sit(self, slot: Slot) -> None:
         """Be computed in `slot`, going on from the tokens that it holds."""
         self.slot = slot
+        self.to_evict = None
+        self.n_run = 0
+        slot.holes = self.visible.holes
         if not self.n_answer:
             self.cached = len(slot.tokens)
 
     def stand(self) -> None:
         """Give up the slot: all will be computed again, elsewhere and later."""
         self.slot = Slot(-1)
+        self.to_evict = None
         self.answering = False
 
     def start(self, now: float) -> None:
@@ -110,10 +157,11 @@ class Turn:
 
     def take(self, token: int, now: float) -> bool:
         """Make `token` part of the answer; True where it completes a stop string."""
-        if self._first_at is None:
-            self._first_at = now
+        self._prompt_is_done(now)
         self._last_at = now
         self.tokens.append(token)
+        self.answer.append(token)
+        self.n_run += 1
         self.sampler.accept(token)
         self._show(self._stops.feed(self._detokenizer.feed(token)))
         return self._stops.stopped
@@ -121,7 +169,13 @@ class Turn:
     def end(self, now: float) -> None:
         """A token that is no part of the answer has ended it."""
         if self._first_at is None:
-            self._first_at = self._last_at = now
+            self._prompt_is_done(now)
+            self._last_at = now
+
+    def _prompt_is_done(self, now: float) -> None:
+        if self._first_at is None:
+            self._first_at = now
+            self._prefilled = self.n_prompt - self.cached
 
     def delta(self, now: float) -> Delta | None:
         """What there is to tell, if it is time."""
@@ -156,17 +210,20 @@ class Turn:
 
     def finished(self, reason: FinishReason, load_s: float, now: float) -> Finished:
         """The whole answer and what it took."""
-        answer = self.tokens[self.n_prompt :]
+        answer = self.answer
         if self._stops.stopped:
             answer = answer[: n_tokens_before(self._piece, answer, self._n_told)]
         first = self._first_at
+        prefilled_tokens = self._prefilled
+        if prefilled_tokens is None:
+            prefilled_tokens = max(0, len(self.slot.tokens) - self.cached)
         started = now if self._started_at is None else self._started_at
         prefilled = now if first is None else first
         decode_s = 0.0 if first is None else self._last_at - first
         timings = Timings(
             load_s=load_s,
             ttft_s=(now if first is None else first) - self._submitted_at,
-            prefill_tokens=min(len(self.slot.tokens), self.n_prompt) - self.cached if self.slot.tokens else 0,
+            prefill_tokens=prefilled_tokens,
             prefill_s=prefilled - started,
             decode_tokens=self.n_answer,
             decode_s=decode_s,
@@ -177,11 +234,11 @@ class Turn:
 
     def whole_transcript(self) -> Transcript:
         """The conversation up to here, the answer as it was generated."""
-        answer = tuple(self.tokens[self.n_prompt :])
+        transcript, answer = self.visible.transcript, tuple(self.answer)
         text = text_of(self._piece, answer)
         if not text:
-            return self.transcript
-        return Transcript((*self.transcript.segments, Segment(text, answer, generated=True)))
+            return transcript
+        return Transcript((*transcript.segments, Segment(text, answer, generated=True)))
 
     def _show(self, text: str) -> None:
         self._n_told += len(text)

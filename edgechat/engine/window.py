@@ -133,6 +133,8 @@ class Window:
     """A step frees at least 1/steps of the budget; 2 suits runtimes that compute anew all that stays."""
     lead: int | None = None
     """Tokens at the start of a question that stay when it is cut; None: 1/16 of the budget."""
+    trained: int = 0
+    """Tokens of context that the model was trained on: more is not advised; 0: unknown."""
 
     def __post_init__(self) -> None:
         """Refuse a window that could hold nothing.
@@ -222,10 +224,13 @@ class Window:
         reserved = f"{pinned:,} pinned, {room:,} for the answer" + (
             f", {self.slack:,} for drafts" if self.slack else ""
         )
+        needed = self.budget + over
+        longer = (
+            f" load a context of {needed:,} tokens with --ctx," if needed <= (self.trained or needed) else ""
+        )
         return (
             f"the prompt is {over:,} tokens too long: {spans[-1].stop:,} tokens, and the context holds "
-            f"{self.budget:,} ({reserved}): shorten it, load a context of {self.budget + over:,} tokens with "
-            f"--ctx, or have its middle cut with --overflow window"
+            f"{self.budget:,} ({reserved}): shorten it,{longer} or have its middle cut with --overflow window"
         )
 
     # --- choosing

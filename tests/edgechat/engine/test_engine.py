@@ -190,12 +190,12 @@ def test_a_cancelled_prompt() -> None:
     assert not bench.engine.step()
 
 
-def test_an_answer_to_the_end_of_the_context() -> None:
+def test_an_answer_does_not_end_with_the_context() -> None:
     bench = Bench(ScriptedRuntime(n_ctx=64))
-    bench.submit(1, "hi", max_tokens=0)
+    bench.submit(1, "hi", max_tokens=500)
     bench.run()
-    assert bench.finished(1).reason == FinishReason.LENGTH
-    assert bench.finished(1).n_context == 64
+    assert len(bench.finished(1).tokens) == 500
+    assert bench.finished(1).n_context <= 64
 
 
 def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers() -> None:
@@ -205,7 +205,8 @@ def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers() -> None:
     error = bench.refused(1).error
     assert "108 tokens" in error
     assert "holds 64" in error
-    assert "--ctx 1024" in error
+    assert "a context of 109 tokens with --ctx" in error
+    assert "--overflow window" in error
     assert "\n" not in error
     assert not bench.engine.step()
     bench.submit(2, "x" * 10_000)
@@ -215,9 +216,10 @@ def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers() -> None:
 
 def test_a_prompt_with_room_for_one_token() -> None:
     bench = Bench(ScriptedRuntime(n_ctx=64))
-    bench.submit(1, "x" * 55, max_tokens=0)
+    bench.submit(1, "x" * 55, max_tokens=1)
     bench.run()
     assert len(bench.finished(1).tokens) == 1
+    assert bench.finished(1).n_context == 64
 
 
 @pytest.mark.parametrize(

@@ -12,21 +12,26 @@ from tests.edgechat.engine.harness import GREEDY, Bench
 from tests.edgechat.scripted_runtime import ScriptedRuntime
 
 PROMPTS = ("a", "ab", "abc " * 4, "abc " * 9, "Hello", "Hello world", "x" * 40, "y" * 90)
-expected: dict[tuple[str, int], tuple[int, ...]] = {}
+expected: dict[tuple[str, int, int, bool], tuple[int, ...]] = {}
 
 
-def alone(prompt: str, max_tokens: int) -> tuple[int, ...]:
+def alone(prompt: str, max_tokens: int, n_ctx: int, shift: bool) -> tuple[int, ...]:
     """The answer of an engine that does nothing else."""
-    if (prompt, max_tokens) not in expected:
-        bench = Bench(ScriptedRuntime(n_ctx=4000))
+    key = (prompt, max_tokens, n_ctx, shift)
+    if key not in expected:
+        can = Capabilities(shift=shift, rollback=-1, fork=False)
+        bench = Bench(ScriptedRuntime(n_ctx=n_ctx, n_sequences=1, can=can))
         bench.engine.submit(Generate(1, prompt=prompt, sampling=GREEDY, max_tokens=max_tokens))
         bench.run()
-        expected[prompt, max_tokens] = bench.finished(1).tokens
-    return expected[prompt, max_tokens]
+        expected[key] = bench.finished(1).tokens
+    return expected[key]
 
 
 submissions = st.tuples(
-    st.just("submit"), st.sampled_from(PROMPTS), st.integers(1, 60), st.sampled_from(["", "p", "q"])
+    st.just("submit"),
+    st.sampled_from(PROMPTS),
+    st.sampled_from([1, 7, 30, 60, 150]),
+    st.sampled_from(["", "p", "q"]),
 )
 operations = st.one_of(
     submissions,
@@ -45,7 +50,7 @@ machines = st.builds(
     n_sequences=st.integers(1, 4),
     can=st.builds(
         Capabilities,
-        shift=st.just(False),
+        shift=st.booleans(),
         rollback=st.sampled_from([-1, 0, 5]),
         fork=st.booleans(),
     ),
@@ -91,12 +96,12 @@ def test_chaos(machine: dict[str, object], script: list[tuple[object, ...]]) -> 
         if isinstance(end, Refused):
             assert failed or "waiting" in end.error, end
             continue
-        answer = alone(prompt, count)
+        answer = alone(prompt, count, runtime.n_ctx, runtime.can.shift)
         assert end.tokens == answer[: len(end.tokens)]
         text = b"".join(map(runtime.tokenizer.piece, end.tokens)).decode("utf-8", "replace")
         assert bench.text(id) == text
         if end.reason == FinishReason.LENGTH:
-            assert len(end.tokens) == count or end.n_context == runtime.n_ctx
+            assert len(end.tokens) == count
     for slot in bench.engine._slots:
         assert not slot.busy
         assert runtime.tokens(slot.number) == slot.tokens
