@@ -12,8 +12,8 @@ print_info: n_layer               = 18
 load_tensors:   CPU_REPACK model buffer size =     0.00 MiB
 llama_context:        CPU  output buffer size =     5.00 MiB
 llama_kv_cache:        CPU KV buffer size =     0.00 MiB
-llama_kv_cache: size =   24.00 MiB (  8192 cells, 3 layers,  5/1 seqs), K (f16): 12.00 MiB, V (f16): 12.00 MiB
-llama_kv_cache: size =  120.00 MiB (  8192 cells, 15 layers,  5/1 seqs), K (f16): 60.00 MiB, V (f16): 60.00 MiB
+llama_kv_cache: size =   24.00 MiB (  8192 cells, 3 layers, 5/1 seqs), K (f16): 12.00 MiB, V (f16): 12.00 MiB
+llama_kv_cache: size =  120.00 MiB (  8192 cells, 15 layers, 5/1 seqs), K (f16): 60.00 MiB, V (f16): 60.00 MiB
 sched_reserve:        CPU compute buffer size =   514.51 MiB
 """.splitlines()
 

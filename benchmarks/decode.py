@@ -1,0 +1,271 @@
+"""How much of llama.cpp's speed each layer leaves: greedy tokens per second of one answer.
+
+    python benchmarks/decode.py [MODEL.gguf] [--tokens 1000] [--runs 5] [--json]
+
+Contenders, all in one go, with the same model, threads and context:
+
+    bare        llama_decode and argmax in a loop, and nothing else
+    runtime     our runtime's decode and argmax
+    engine      our engine, through its process, as the chat uses it
+    high-level  llama_cpp.Llama.create_completion(stream=True)
+
+The runs alternate, so that a machine that slows down slows all of them, and the median counts. The first
+token is not timed: it is prefill's. Nothing ends early: the end of a turn is ignored by all.
+"""
+
+import argparse
+import asyncio
+import ctypes
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+from unittest import mock
+
+import numpy as np
+
+from edgechat import hardware
+from edgechat.engine.process.client import EngineClient
+from edgechat.engine.process.messages import Delta, Finished, Generate
+from edgechat.library.starter import starter_path
+from edgechat.records import LoadSettings, SamplingSettings
+from edgechat.runtimes.base import Chunk
+from edgechat.runtimes.llamacpp import LlamaCppRuntime, abi, logs
+
+PROMPT = "Here is a long story about a lighthouse keeper, told as slowly as the tide comes in.\n\n"
+GREEDY = SamplingSettings(temperature=0)
+
+
+class Contender(Protocol):
+    """Something that continues PROMPT."""
+
+    def run(self, n_tokens: int) -> float:
+        """Seconds for the tokens 2 to `n_tokens`."""
+        ...
+
+    def close(self) -> None:
+        """Give back its memory."""
+        ...
+
+
+class Bare:
+    """What llama.cpp can do from Python at best."""
+
+    def __init__(self, settings: LoadSettings) -> None:
+        """Load with llama.cpp's defaults."""
+        logs.capture()  # starts llama.cpp, and keeps the terminal clean
+        llama: Any = abi.llama()
+        self.llama = llama
+        self.model = llama.llama_model_load_from_file(
+            settings.path.encode(), llama.llama_model_default_params()
+        )
+        params = llama.llama_context_default_params()
+        params.n_ctx = settings.n_ctx
+        params.n_threads = params.n_threads_batch = settings.n_threads
+        self.context = llama.llama_init_from_model(self.model, params)
+        vocab = llama.llama_model_get_vocab(self.model)
+        self.n_vocab = llama.llama_vocab_n_tokens(vocab)
+        self.get_logits = abi.function("llama_get_logits", ctypes.c_void_p, ctypes.c_void_p)
+        text = PROMPT.encode()
+        tokens = (ctypes.c_int32 * len(text))()
+        n = llama.llama_tokenize(vocab, text, len(text), tokens, len(text), True, False)
+        self.prompt = (ctypes.c_int32 * n)(*tokens[:n])
+
+    def run(self, n_tokens: int) -> float:
+        """Seconds for the tokens 2 to `n_tokens`."""
+        llama, context = self.llama, self.context
+        llama.llama_memory_clear(llama.llama_get_memory(context), True)
+        llama.llama_decode(context, llama.llama_batch_get_one(self.prompt, len(self.prompt)))
+        row = (ctypes.c_float * self.n_vocab).from_address(self.get_logits(context))
+        logits = np.ctypeslib.as_array(row)
+        token = (ctypes.c_int32 * 1)(int(logits.argmax()))
+        batch = llama.llama_batch_get_one(token, 1)
+        started = time.perf_counter()
+        for _ in range(n_tokens - 1):
+            llama.llama_decode(context, batch)
+            self.get_logits(context)
+            token[0] = int(logits.argmax())
+        return time.perf_counter() - started
+
+    def close(self) -> None:
+        """Free it."""
+        self.llama.llama_free(self.context)
+        self.llama.llama_model_free(self.model)
+
+
+class Runtime:
+    """Our runtime without an engine."""
+
+    def __init__(self, settings: LoadSettings) -> None:
+        """Load."""
+        self.runtime = LlamaCppRuntime.load(settings)
+        tokenizer = self.runtime.tokenizer
+        bos = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
+        self.prompt = bos + tokenizer.encode(PROMPT)
+
+    def run(self, n_tokens: int) -> float:
+        """Seconds for the tokens 2 to `n_tokens`."""
+        runtime = self.runtime
+        runtime.free(0)
+        token = int(runtime.decode([Chunk(0, self.prompt, 0)])[0].argmax())
+        start = len(self.prompt)
+        started = time.perf_counter()
+        for position in range(start, start + n_tokens - 1):
+            token = int(runtime.decode([Chunk(0, [token], position)])[0].argmax())
+        return time.perf_counter() - started
+
+    def close(self) -> None:
+        """Free it."""
+        self.runtime.close()
+
+
+class Engine:
+    """Our engine, from outside its process."""
+
+    def __init__(self, settings: LoadSettings) -> None:
+        """Start the process and load."""
+        self.loop = asyncio.Runner()
+        self.client = self.loop.run(EngineClient.start(settings))
+
+    def run(self, n_tokens: int) -> float:
+        """Seconds for the tokens 2 to `n_tokens`."""
+        return self.loop.run(self._run(n_tokens))
+
+    async def _run(self, n_tokens: int) -> float:
+        request = Generate(0, prompt=PROMPT, sampling=GREEDY, max_tokens=n_tokens, ignore_eog=True)
+        first = 0.0
+        seen = 0
+        async for event in self.client.generate(request):
+            match event:
+                case Delta() if not first:
+                    first, seen = time.perf_counter(), event.n_tokens
+                case Finished():
+                    # What the first event held is not timed; the rate is scaled to the tokens that were.
+                    timed = len(event.tokens) - seen
+                    return (time.perf_counter() - first) * (n_tokens - 1) / timed
+        raise RuntimeError("the engine refused to answer")
+
+    def close(self) -> None:
+        """End the process."""
+        self.loop.run(self.client.close())
+        self.loop.close()
+
+
+class HighLevel:
+    """llama-cpp-python's own class, as its documentation shows it."""
+
+    def __init__(self, settings: LoadSettings) -> None:
+        """Load."""
+        import llama_cpp
+
+        self.llama = llama_cpp.Llama(
+            settings.path, n_ctx=settings.n_ctx, n_threads=settings.n_threads, n_gpu_layers=-1, verbose=False
+        )
+
+    def run(self, n_tokens: int) -> float:
+        """Seconds for the tokens 2 to `n_tokens`."""
+        self.llama.reset()
+        first = 0.0
+        with _no_end_of_turn():
+            for _ in self.llama.create_completion(
+                PROMPT, max_tokens=n_tokens, temperature=0, repeat_penalty=1.0, stream=True
+            ):
+                first = first or time.perf_counter()
+            return time.perf_counter() - first
+
+    def close(self) -> None:
+        """Free it."""
+        self.llama.close()
+
+
+CONTENDERS: dict[str, Callable[[LoadSettings], Contender]] = {
+    "bare": Bare,
+    "runtime": Runtime,
+    "engine": Engine,
+    "high-level": HighLevel,
+}
+
+
+@contextmanager
+def _no_end_of_turn() -> Iterator[None]:
+    """Keep llama_cpp.Llama, which has no option for it, from ending at the end of the turn."""
+    import llama_cpp.llama_cpp
+
+    with mock.patch.object(llama_cpp.llama_cpp, "llama_vocab_is_eog", return_value=False):
+        yield
+
+
+def measure(names: list[str], settings: LoadSettings, n_tokens: int, runs: int) -> dict[str, list[float]]:
+    """Tokens per second of each contender in each run."""
+    contenders = {name: CONTENDERS[name](settings) for name in names}
+    rates: dict[str, list[float]] = {name: [] for name in names}
+    try:
+        for contender in contenders.values():
+            contender.run(min(n_tokens, 16))  # fills caches and starts threads
+        for turn in range(runs):
+            order = names if turn % 2 == 0 else names[::-1]
+            for name in order:
+                rates[name].append((n_tokens - 1) / contenders[name].run(n_tokens))
+                sys.stderr.write(f"\rrun {turn + 1} of {runs}: {name:12}")
+        sys.stderr.write("\r" + " " * 40 + "\r")
+    finally:
+        for contender in contenders.values():
+            contender.close()
+    return rates
+
+
+def report(rates: dict[str, list[float]], settings: LoadSettings, n_tokens: int) -> dict[str, Any]:
+    """Medians, and each contender's ratio to the bare loop in the same runs."""
+    base = rates.get("bare")
+    rows = {}
+    for name, values in rates.items():
+        ratios = [mine / bare for mine, bare in zip(values, base, strict=True)] if base else []
+        rows[name] = {
+            "tokens_per_s": statistics.median(values),
+            "slowest": min(values),
+            "fastest": max(values),
+            "over_bare": statistics.median(ratios) if ratios else None,
+        }
+    return {
+        "model": settings.path.rpartition("/")[2],
+        "tokens": n_tokens,
+        "runs": len(next(iter(rates.values()))),
+        "threads": settings.n_threads,
+        "contenders": rows,
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="Decode speed of each layer over llama.cpp.")
+    parser.add_argument("model", nargs="?", help="a GGUF file; the starter model if none is named")
+    parser.add_argument("--tokens", type=int, default=1000, help="tokens of each answer")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each contender, at least 5 for a figure")
+    parser.add_argument("--threads", type=int, default=hardware.physical_cores())
+    parser.add_argument("--only", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    options = parser.parse_args()
+
+    path = options.model or str(starter_path())
+    settings = LoadSettings(path, n_ctx=options.tokens + 256, n_sequences=1, n_threads=options.threads)
+    result = report(measure(options.only, settings, options.tokens, options.runs), settings, options.tokens)
+    if options.json:
+        sys.stdout.write(json.dumps(result, indent=2) + "\n")
+        return
+    sys.stdout.write(
+        f"{result['model']}: {result['tokens']} tokens, {result['threads']} threads, "
+        f"median of {result['runs']} alternating runs\n"
+    )
+    sys.stdout.write(f"{'':12}{'tokens/s':>10}{'slowest':>10}{'fastest':>10}{'of bare':>10}\n")
+    for name, row in result["contenders"].items():
+        ratio = f"{row['over_bare']:.3f}" if row["over_bare"] else "-"
+        sys.stdout.write(
+            f"{name:12}{row['tokens_per_s']:10.1f}{row['slowest']:10.1f}{row['fastest']:10.1f}{ratio:>10}\n"
+        )
+
+
+if __name__ == "__main__":
+    main()
