@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import cast
 
-from edgechat.engine.holes import Holes
+from edgechat.engine.holes import NONE
 from edgechat.engine.memory import Memory, Remembered
 from edgechat.engine.prefix import least_recently_used, place, reusable
 from edgechat.engine.process.messages import Event, Generate, Note, NoteKind, Refused
@@ -181,7 +181,7 @@ class Engine:
             known = Remembered("", Transcript())
         transcript = self._texts.extend(known.transcript, whole)
         tokens = transcript.tokens
-        holes = known.carried(tokens) if request.messages else Holes()
+        holes = known.carried(tokens) if request.messages else NONE
         remove(tokens, holes.ranges)
         ends = known.known_ends(request.messages, text)
         return Visible(request, text, transcript, tokens, holes, ends), known.key
@@ -414,7 +414,7 @@ class Engine:
     def _finish(self, turn: Turn, reason: FinishReason, now: float) -> None:
         """Tell the rest, and keep what was computed for the next turn."""
         self._tell(turn.last_delta())
-        self._emit(turn.finished(reason, self._load_s, now))
+        self._emit(turn.finished(reason, self._load_s, now, self.runtime.n_ctx))
         self._load_s = 0.0
         self._scheduler.remove(turn)
         self._uses += 1

@@ -68,3 +68,6 @@ class Holes:
         better compute the sequence anew than go on with it.
         """
         return Holes(tuple((start, min(stop, length)) for start, stop in self.ranges if start < length))
+
+
+NONE = Holes()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 
-from edgechat.engine.holes import Holes
+from edgechat.engine.holes import NONE, Holes
 from edgechat.engine.sequence import Transcript, common_prefix
 from models.chat import ChatMessage
 
@@ -19,7 +19,7 @@ class Remembered:
 
     key: str | int
     transcript: Transcript
-    holes: Holes = Holes()
+    holes: Holes = NONE
     messages: tuple[ChatMessage, ...] = ()
     ends: tuple[int | None, ...] = ()
     """Where each of `messages` ends, if that was needed."""
@@ -34,7 +34,7 @@ class Remembered:
         if not self.holes.ranges:
             return self.holes
         end = self.holes.ranges[-1][1]
-        return self.holes if common_prefix(tokens, self.transcript.tokens) >= end else Holes()
+        return self.holes if common_prefix(tokens, self.transcript.tokens) >= end else NONE
 
     def known_ends(self, messages: tuple[ChatMessage, ...], text: str) -> tuple[int | None, ...]:
         """Where the first of `messages`, rendered as `text`, end, as far as they are the same as before."""

@@ -7,11 +7,11 @@ is the same text alone and beside others. If several don't fit together, the you
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from edgechat.engine.holes import Holes, Range
+from edgechat.engine.holes import NONE, Holes, Range
 from edgechat.engine.process.messages import Evicted, Generate
 from edgechat.engine.rendering import ChatRenderer
 from edgechat.engine.sequence import TextTokens, Transcript
-from edgechat.engine.spans import Layout, Wrapping, behind_holes, chat_layout, raw_layout, unseen
+from edgechat.engine.spans import Layout, Rendered, Wrapping, behind_holes, chat_layout, raw_layout, unseen
 from edgechat.engine.window import Eviction, Overflow, Span, Window
 
 RECOMPUTED_STEPS = 2
@@ -28,7 +28,7 @@ class Visible:
     transcript: Transcript
     tokens: list[int]
     """Those of the prompt and the answer that are not evicted, by position."""
-    holes: Holes = Holes()
+    holes: Holes = NONE
     """Those that are, by index."""
     known_ends: tuple[int | None, ...] = ()
     layout: Layout | None = None
@@ -143,15 +143,8 @@ class Sliding:
     def _layout(self, visible: Visible) -> Layout:
         if not visible.request.messages:
             return raw_layout(len(visible.transcript.tokens))
-        return chat_layout(
-            self._wrapping,
-            self._renderer,
-            self._texts,
-            visible.request.messages,
-            visible.text,
-            visible.transcript,
-            visible.known_ends,
-        )
+        rendered = Rendered(visible.request.messages, visible.text, visible.transcript, visible.known_ends)
+        return chat_layout(rendered, self._renderer, self._wrapping, self._texts)
 
 
 def remove(tokens: list[int], ranges: Sequence[Range]) -> None:

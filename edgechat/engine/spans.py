@@ -73,37 +73,39 @@ def raw_layout(n_tokens: int) -> Layout:
     return Layout((Span(0, "user", 0, n_tokens),), ((0,),))
 
 
-def chat_layout(
-    wrapping: Wrapping,
-    renderer: ChatRenderer,
-    texts: TextTokens,
-    messages: Sequence[ChatMessage],
-    text: str,
-    transcript: Transcript,
-    known_ends: Sequence[int | None] = (),
-) -> Layout:
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A conversation in all its forms."""
+
+    messages: tuple[ChatMessage, ...]
+    text: str
+    """As it was rendered, without a BOS that was added."""
+    transcript: Transcript
+    """Its tokens, with that BOS."""
+    known_ends: tuple[int | None, ...] = ()
+    """Where its first messages end, if that was found before."""
+
+
+def chat_layout(rendered: Rendered, renderer: ChatRenderer, wrapping: Wrapping, texts: TextTokens) -> Layout:
     """Of a conversation.
 
     Args:
-        wrapping: of `renderer`.
+        rendered: the conversation.
         renderer: what rendered it.
+        wrapping: of `renderer`.
         texts: what tokenized it.
-        messages: the conversation.
-        text: as it was rendered, without a BOS that was added.
-        transcript: its tokens, with that BOS.
-        known_ends: where its first messages end, if that was found before.
     """
-    ends = message_ends(renderer, messages, text, known_ends)
+    messages, text, transcript = rendered.messages, rendered.text, rendered.transcript
+    ends = message_ends(renderer, messages, text, rendered.known_ends)
     added = transcript.n_characters - len(text)
     parts: list[_Part] = []
     first = at = 0
     last_end = max((end for end in ends if end is not None), default=0)
-    for index, end in enumerate(ends):
-        if end is None and not (index == len(ends) - 1 and at == last_end):
+    for index, known in enumerate(ends):
+        if known is None and not (index == len(ends) - 1 and at == last_end):
             continue
-        if end is None:
-            end = _end_of_last(wrapping, messages[-1], text, at)
-        parts += _parts(wrapping, messages, range(first, index + 1), text, at, end)
+        end = _end_of_last(wrapping, messages[-1], text, at) if known is None else known
+        parts += _parts(wrapping, messages, range(first, index + 1), text[:end], at)
         first, at = index + 1, end
     edges = [edge + added for part in parts for edge in part.edges] + [at + added]
     tokens = texts.tokens_at(transcript, edges)
@@ -142,9 +144,10 @@ class _Part:
 
 
 def _parts(
-    wrapping: Wrapping, messages: Sequence[ChatMessage], group: range, text: str, start: int, stop: int
+    wrapping: Wrapping, messages: Sequence[ChatMessage], group: range, text: str, start: int
 ) -> list[_Part]:
-    """The span of messages that end together; two where the first is the system prompt."""
+    """The span of messages that end together, at the end of `text`; two where the system prompt is in it."""
+    stop = len(text)
     first = messages[group[0]]
     if first.role == "system" and group[0] == 0:
         if len(group) == 1:

@@ -208,8 +208,8 @@ class Turn:
         self._told_progress_at = now
         return Prefilled(self.id, done, self.n_prompt, self.cached)
 
-    def finished(self, reason: FinishReason, load_s: float, now: float) -> Finished:
-        """The whole answer and what it took."""
+    def finished(self, reason: FinishReason, load_s: float, now: float, n_ctx: int) -> Finished:
+        """The whole answer and what it took, in a context of `n_ctx` tokens."""
         answer = self.answer
         if self._stops.stopped:
             answer = answer[: n_tokens_before(self._piece, answer, self._n_told)]
@@ -230,7 +230,7 @@ class Turn:
             tokens_per_s=(self.n_answer - 1) / decode_s if decode_s > 0 and self.n_answer > 1 else 0.0,
             cached_tokens=self.cached,
         )
-        return Finished(self.id, reason, tuple(answer), timings, self.n_tokens)
+        return Finished(self.id, reason, tuple(answer), timings, min(self.n_tokens, n_ctx))
 
     def whole_transcript(self) -> Transcript:
         """The conversation up to here, the answer as it was generated."""
