@@ -94,8 +94,15 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
+    stay_offline: Annotated[
+        bool, typer.Option("--offline", help="Open no network connection whatever happens.")
+    ] = False,
 ) -> None:
     """Run a language model on the machine in front of you, offline."""
+    from edgechat import offline
+
+    if why := offline.reason(stay_offline):
+        offline.start(why)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -114,7 +121,15 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except BaseException as error:
         return failures.report(error)
+    finally:
+        _allow_network()
     return code if isinstance(code, int) else 0
+
+
+def _allow_network() -> None:
+    """Take back what `--offline` asked for: a process may run several command lines, as tests do."""
+    if "edgechat.offline" in sys.modules:
+        sys.modules["edgechat.offline"].stop()
 
 
 def run() -> NoReturn:

@@ -5,6 +5,7 @@ ollama's (manifests in JSON that name blobs by their hash) and LM Studio's (publ
 be read is left out: a stranger's folder is no reason to fail.
 """
 
+import contextlib
 import os
 import platform
 import re
@@ -48,7 +49,7 @@ class Place:
 
 
 class _Layer(msgspec.Struct):
-    mediaType: str  # noqa: N815 - the format's own spelling
+    mediaType: str
     digest: str
 
 
@@ -57,7 +58,7 @@ class _Manifest(msgspec.Struct):
 
 
 class _LMStudioSettings(msgspec.Struct):
-    downloadsFolder: str = ""  # noqa: N815 - the format's own spelling
+    downloadsFolder: str = ""
 
 
 def places_of_others(environment: Mapping[str, str] | None = None) -> tuple[Place, ...]:
@@ -154,12 +155,10 @@ def _lm_studio(home: Path) -> Iterator[Path]:
     except (OSError, UnicodeDecodeError):
         pass
     chosen = ""
-    try:
+    with contextlib.suppress(OSError, msgspec.DecodeError, RecursionError):
         chosen = msgspec.json.decode(
             (base / "settings.json").read_bytes(), type=_LMStudioSettings
         ).downloadsFolder
-    except (OSError, msgspec.DecodeError, RecursionError):
-        pass
     yield Path(chosen) if chosen else base / "models"
     yield home / ".cache" / "lm-studio" / "models"
 

@@ -1,4 +1,4 @@
-"""When a model was last loaded. One empty file a model, whose time says it: nothing to lock, nothing to lose."""
+"""When a model was last loaded: an empty file for each, whose time says it."""
 
 import contextlib
 import hashlib

@@ -13,6 +13,7 @@ import queue
 import threading
 import time
 
+from edgechat import offline
 from edgechat.engine.process import isolation, loading
 from edgechat.engine.process.frames import BlockingReader, BlockingWriter, FrameError
 from edgechat.engine.process.messages import (
@@ -45,6 +46,7 @@ def main() -> None:
     isolation.die_with_parent(options.parent)
     isolation.crash_quickly()
     isolation.volunteer_for_oom()
+    offline.start("the engine")  # it has no business in any network, asked or not
 
     requests: _Requests = queue.SimpleQueue()
     reader = BlockingReader(channel.requests)
