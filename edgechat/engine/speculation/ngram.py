@@ -34,6 +34,8 @@ class Match:
     """How many of the last tokens are the same there, up to LONGEST."""
     agrees: bool | None
     """Whether the occurrence before that one was followed by the same token; None: there was none."""
+    position: int
+    """Where `tokens` stand."""
 
 
 class _Generation:
@@ -212,8 +214,13 @@ class NGramIndex:
             at = position - self._start
             tokens = self._continuation(at, n)
             if tokens:
-                return Match(tokens, self._measure(at, tail), self._agreement(i, key, position))
+                return Match(tokens, self._measure(at, tail), self._agreement(i, key, position), position)
         return None
+
+    def following(self, position: int, n: int) -> tuple[int, ...]:
+        """Up to `n` tokens from `position` on; none from where all is forgotten or nothing is yet."""
+        at = position - self._start
+        return self._continuation(at, n) if 0 <= at < len(self._tokens) else ()
 
     def _continuation(self, at: int, n: int) -> tuple[int, ...]:
         found = self._tokens[at : at + n]
@@ -257,7 +264,18 @@ def confidence(length: int, agrees: bool | None) -> float:
 
 
 class NGramProposer:
-    """Drafts for one conversation, from itself and from earlier ones."""
+    """Drafts for one conversation, from itself and from earlier ones.
+
+    Where a quote is left and no context matches, the draft goes on behind the tokens that were changed:
+    edited code and records of one form differ from what they repeat in single words.
+    """
+
+    STRONG = 3
+    """A match so long tells where the text is being repeated from."""
+    PATIENCE = 6
+    """Tokens after the last strong match in which the text may come back to what it repeats."""
+    RESUMED = 0.5
+    """How sure a resumed quote is, before anything was learnt."""
 
     def __init__(self, own: NGramIndex | None = None, past: NGramIndex | None = None) -> None:
         """Draft from `own`, which follows this conversation.
@@ -268,10 +286,28 @@ class NGramProposer:
         """
         self.own = own or NGramIndex()
         self.past = past
+        self._quoted = 0  # where the text, aligned token by token with what it repeats, would go on
+        self._left = 0  # tokens in which that is still believed
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """The text goes on."""
+        for token in tokens:
+            self.own.append(token)
+            self._quoted += 1
+            self._left -= 1
+
+    def truncate(self, length: int) -> None:
+        """Forget all after the first `length` tokens."""
+        self.own.truncate(length)
+        self._left = 0
 
     def propose(self, n: int) -> list[Draft]:
         """Up to `n` drafts; none where nothing matches."""
         match, source = self.own.find(n), Source.NGRAM
+        if match is not None and match.length >= self.STRONG:
+            self._quoted, self._left = match.position, self.PATIENCE
+        elif self._left > 0 and (tokens := self.own.following(self._quoted, n)):
+            return [Draft(token, Source.RESUME, self.RESUMED) for token in tokens]
         if self.past is not None and (match is None or match.length < self.past.orders[-1]):
             other = self.past.find_after(self.own.tail(LONGEST), n)
             if other is not None and (match is None or other.length > match.length):

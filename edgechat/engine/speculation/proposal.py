@@ -27,6 +27,8 @@ class Source(StrEnum):
 
     NGRAM = "ngram"
     """The conversation's own words."""
+    RESUME = "resume"
+    """The same, going on behind a word that was changed."""
     PAST = "past"
     """Those of earlier conversations."""
     MODEL = "model"

@@ -44,6 +44,7 @@ def test_finds_what_a_scan_finds(tokens: list[int], orders: tuple[int, ...], n: 
         assert list(match.tokens) == found
         assert match.length >= order
         assert index.find_after(index.tail(LONGEST), n) == match
+        assert index.following(match.position, n) == match.tokens
 
 
 @given(TEXTS)
@@ -147,16 +148,34 @@ def test_earlier_conversations_help_out() -> None:
     past = NGramIndex()
     past.extend([10, 11, 12, 13, 14, 15, 16, BORDER])
     proposer = NGramProposer(past=past)
-    proposer.own.extend([1, 12, 13])
+    proposer.extend([1, 12, 13])
     drafts = proposer.propose(8)
     assert [draft.token for draft in drafts] == [14, 15, 16]
     assert {draft.source for draft in drafts} == {Source.PAST}
     assert [draft.confidence for draft in drafts] == sorted(draft.confidence for draft in drafts)
-    proposer.own.extend([9, 1, 12, 13])  # its own, longer match comes first
+    proposer.extend([9, 1, 12, 13])  # its own, longer match comes first
     drafts = proposer.propose(2)
     assert [draft.token for draft in drafts] == [9, 1]
     assert {draft.source for draft in drafts} == {Source.NGRAM}
     assert NGramProposer().propose(4) == []
+
+
+def test_a_quote_goes_on_behind_a_changed_word() -> None:
+    proposer = NGramProposer()
+    proposer.extend([1, 2, 3, 4, 5, 6, 7, 8, 9, 50, 1, 2, 3, 4])
+    assert [draft.token for draft in proposer.propose(3)] == [5, 6, 7]
+    proposer.extend([60])  # instead of 5
+    drafts = proposer.propose(3)
+    assert [draft.token for draft in drafts] == [6, 7, 8]
+    assert {draft.source for draft in drafts} == {Source.RESUME}
+    proposer.extend([6, 7, 8])
+    assert {draft.source for draft in proposer.propose(3)} == {Source.NGRAM}
+    proposer.extend([61, 62, 63, 64, 65])
+    assert proposer.propose(1) != []
+    proposer.extend([66])  # it has been left for good
+    assert proposer.propose(3) == []
+    proposer.truncate(14)
+    assert [draft.token for draft in proposer.propose(3)] == [5, 6, 7]
 
 
 def test_confidence_grows_with_the_match() -> None:
