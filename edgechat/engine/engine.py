@@ -10,18 +10,18 @@ import time
 from collections.abc import Callable
 from typing import cast
 
+from edgechat.engine.cache import Cache
 from edgechat.engine.holes import NONE
 from edgechat.engine.memory import Memory, Remembered
-from edgechat.engine.prefix import least_recently_used, place, reusable
 from edgechat.engine.process.messages import Event, Generate, Note, NoteKind, Refused
 from edgechat.engine.rendering import ChatRenderer, PlainRenderer, sentence
 from edgechat.engine.sampling import BadLogits, Row
 from edgechat.engine.scheduler import Scheduler, Share
-from edgechat.engine.sequence import Slot, TextTokens, Transcript
+from edgechat.engine.sequence import TextTokens, Transcript
 from edgechat.engine.sliding import Sliding, Visible, remove
 from edgechat.engine.sliding import sentence as eviction_sentence
+from edgechat.engine.states import StateStore
 from edgechat.engine.turn import Turn
-from edgechat.engine.window import Eviction
 from edgechat.errors import EdgechatError, ExitCode, ResourceError, UsageError, from_exception
 from edgechat.records import FinishReason, ModelInfo
 from edgechat.runtimes.base import Chunk, ContextFull, DecodeFailed, Runtime, Wanted
@@ -44,6 +44,7 @@ class Engine:
         load_s: float = 0.0,
         max_waiting: int = 64,
         slack: int = 0,
+        states: StateStore | None = None,
     ) -> None:
         """Take over `runtime`.
 
@@ -55,6 +56,7 @@ class Engine:
             load_s: what loading took; told with the first answer.
             max_waiting: requests beyond it are refused.
             slack: tokens of context kept free for drafts.
+            states: where conversations are kept that the cache has no room for; None keeps none.
         """
         self.runtime = runtime
         self.info: ModelInfo = runtime.info
@@ -65,20 +67,17 @@ class Engine:
         self._load_s = load_s
         self._texts = TextTokens(runtime.tokenizer)
         self._eog = frozenset(runtime.info.eog_ids)
-        self._slots = [Slot(number) for number in range(runtime.n_sequences)]
         self._scheduler = Scheduler[Turn](runtime.n_batch, runtime.n_sequences, runtime.n_ctx, max_waiting)
         self._memory = Memory()
-        # A layer with a window of its own has let go of what a shift would need to be exact.
-        self._shifts = runtime.can.shift and not runtime.info.n_swa
+        self._cache = Cache(runtime, self._memory, states or StateStore())
         self._sliding = Sliding(
             runtime.n_ctx,
             self._renderer,
             self._texts,
-            recompute=not self._shifts,
+            recompute=not self._cache.shifts,
             slack=slack,
             trained=self.info.n_ctx_train,
         )
-        self._uses = 0
 
     @property
     def busy(self) -> bool:
@@ -106,14 +105,32 @@ class Engine:
 
     def release_idle(self) -> None:
         """Give back the cache of all conversations that are not being answered."""
-        while (slot := least_recently_used(self._slots)) is not None:
-            self._free(slot)
+        self._cache.release_idle()
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether `save_one` has something to do."""
+        return not self.busy and self._cache.unsaved
+
+    def save_one(self) -> None:
+        """Save a conversation's state, for the next run: call it while there is nothing else to do."""
+        self._cache.save_one()
+
+    def save_all(self, seconds: float) -> None:
+        """Save what can be within `seconds`: the engine is about to end."""
+        self._cache.save_all(seconds, self._clock)
+
+    def forget(self, conversation: str) -> None:
+        """A conversation was deleted: let go of what is known of it."""
+        self._memory.drop(conversation)
+        self._cache.forget(conversation)
 
     def step(self) -> bool:
         """Compute one batch and tell what came of it; False when there is nothing to do."""
         self._take_turns()
         while (turn := self._scheduler.next_to_admit()) is not None:
-            self._seat(turn)
+            self._cache.seat(turn)
+            self._scheduler.admit(turn)
         shares = self._scheduler.plan()
         if not shares:
             return False
@@ -207,80 +224,11 @@ class Engine:
 
         A prompt on its own continues none: the same prompt gives the same tokens, whatever was asked before.
         """
-        named = self._memory.get(request.conversation) if request.conversation else None
+        name = request.conversation
+        named = self._memory.get(name) or self._cache.recall(name) if name else None
         if named is not None or not request.messages:
             return named
         return self._memory.closest(text, self.runtime.tokenizer.piece)
-
-    def _seat(self, turn: Turn) -> None:
-        """Give the turn the sequence where least has to be computed."""
-        conversation = turn.request.conversation
-        own = self._own(turn)
-        if own is None or not self._shift_into(turn, own):
-            stays = own is not None and own.tokens and turn.carried.ranges and turn.to_evict is None
-            self._place(turn, own if stays else None)
-        self._scheduler.admit(turn)
-        slot = turn.slot
-        slot.busy = True
-        slot.conversation = conversation
-
-    def _own(self, turn: Turn) -> Slot | None:
-        """The idle slot that holds the turn's conversation, less just what was evicted from it before."""
-        own = [
-            slot
-            for slot in self._slots
-            if slot.tokens
-            and not slot.busy
-            and slot.owner == turn.key
-            and slot.conversation == turn.request.conversation
-            and slot.holes == turn.carried
-        ]
-        return max(own, key=lambda slot: slot.last_used, default=None)
-
-    def _shift_into(self, turn: Turn, slot: Slot) -> bool:
-        """Evict from the conversation's own slot what the turn's prompt has no room for, if that pays."""
-        eviction = turn.to_evict
-        if eviction is None or not self._shifts:
-            return False
-        before = turn.before_eviction()
-        keep = reusable(before, slot, self.runtime.can, own=True)
-        if keep <= eviction.ranges[0][0]:
-            return False
-        if not self._cut(slot, keep) or not self._shift(slot, eviction):
-            return False
-        turn.sit(slot)
-        return True
-
-    def _place(self, turn: Turn, own: Slot | None) -> None:
-        placement = place(turn.tokens, turn.request.conversation, self._slots, self.runtime.can, own)
-        if placement is None:
-            raise RuntimeError("no idle sequence for a turn that was admitted")
-        slot, keep, parent = placement.slot, placement.keep, placement.parent
-        if parent is None:
-            self._cut(slot, keep)
-        else:
-            self._free(slot)
-            try:
-                self.runtime.fork(parent.number, slot.number, keep)
-                slot.tokens = parent.tokens[:keep]
-            except ValueError:  # the runtime knows better what it can't share
-                self._free(slot)
-        turn.sit(slot)
-
-    def _cut(self, slot: Slot, keep: int) -> bool:
-        """Forget all of a slot but its first tokens; False where all had to go."""
-        if keep == len(slot.tokens):
-            return True
-        if keep:
-            try:
-                self.runtime.truncate(slot.number, keep)
-            except ValueError:  # the runtime knows better what it can't take back
-                keep = 0
-        if not keep:
-            self._free(slot)
-            return False
-        slot.cut(keep)
-        return True
 
     # --- a step
 
@@ -325,46 +273,11 @@ class Engine:
             self._emit(Note(turn.id, "window", str(error)))
             return False
         if eviction is not None:
-            if not (self._shifts and self._shift(turn.slot, eviction)):
-                self._cut(turn.slot, min(eviction.ranges[0][0], self._rollback_to(turn.slot, eviction)))
-                turn.slot.busy = True
-                turn.slot.conversation = turn.request.conversation
+            if not self._cache.slide(turn, eviction):
                 turn.answering = False  # until all that stays is computed anew
-            turn.slot.holes = turn.visible.holes
             self._tell(turn.stall())
             self._tell_evicted(turn, eviction.freed)
         return True
-
-    def _rollback_to(self, slot: Slot, eviction: Eviction) -> int:
-        """How many tokens before an eviction the runtime can go back to."""
-        start, can = eviction.ranges[0][0], self.runtime.can.rollback
-        return start if can < 0 or len(slot.tokens) - start <= can else 0
-
-    def _shift(self, slot: Slot, eviction: Eviction) -> bool:
-        """Evict from the cache, and close the gaps; False where the slot must be computed anew."""
-        held = len(slot.tokens)
-        ranges = [(start, min(stop, held)) for start, stop in eviction.ranges if start < held]
-        for start, stop in reversed(ranges):
-            try:
-                self._evict(slot, start, stop)
-            except (ValueError, ContextFull):  # a restored state may lack what a shift would show again
-                self._cut(slot, ranges[0][0])
-                return False
-            del slot.tokens[start:stop]
-            slot.tainted = min(slot.tainted, start)
-        return True
-
-    def _evict(self, slot: Slot, start: int, stop: int) -> None:
-        """Evict one range; a shared head must be copied first, for which idle conversations make room."""
-        while True:
-            try:
-                self.runtime.evict(slot.number, start, stop)
-                return
-            except ContextFull:
-                idle = least_recently_used(self._slots)
-                if idle is None or idle is slot:
-                    raise
-                self._free(idle)
 
     def _tell_evicted(self, turn: Turn, n_tokens: int) -> None:
         event = self._sliding.event(turn.visible, n_tokens)
@@ -379,7 +292,7 @@ class Engine:
         scheduler = self._scheduler
         if scheduler.waiting and (turn := scheduler.overdue(self.runtime.n_ctx)) is not None:
             self._tell(turn.stall())
-            self._free(turn.slot)
+            self._cache.free(turn.slot)
             turn.stand()
             scheduler.wait_again(turn)
 
@@ -389,12 +302,11 @@ class Engine:
 
     def _make_room(self) -> None:
         """The context is full: give up what is needed least."""
-        if (slot := least_recently_used(self._slots)) is not None:
-            self._free(slot)
+        if self._cache.make_room():
             return
         if (turn := self._scheduler.give_way()) is not None:  # computed again when there is room
             self._tell(turn.stall())
-            self._free(turn.slot)
+            self._cache.free(turn.slot)
             turn.stand()
             return
         turn = self._scheduler.active[0]
@@ -417,14 +329,10 @@ class Engine:
         self._emit(turn.finished(reason, self._load_s, now, self.runtime.n_ctx))
         self._load_s = 0.0
         self._scheduler.remove(turn)
-        self._uses += 1
-        slot, visible = turn.slot, turn.visible
-        slot.busy = False
-        slot.last_used = self._uses
-        slot.owner = turn.request.conversation or self._uses
+        visible, key = turn.visible, self._cache.leave(turn)
         self._memory.put(
             Remembered(
-                slot.owner,
+                key,
                 turn.whole_transcript(),
                 visible.holes,
                 turn.request.messages,
@@ -436,9 +344,5 @@ class Engine:
     def _refuse(self, turn: Turn, error: str, code: ExitCode = ExitCode.ENGINE_CRASHED) -> None:
         """Give up a turn; what its sequence holds is not to be trusted."""
         self._scheduler.remove(turn)
-        self._free(turn.slot)
+        self._cache.free(turn.slot)
         self._emit(Refused(turn.id, code, error))
-
-    def _free(self, slot: Slot) -> None:
-        self.runtime.free(slot.number)
-        slot.clear()

@@ -65,6 +65,10 @@ class Memory:
         if len(self._conversations) > MAX_CONVERSATIONS:
             self._conversations.popitem(last=False)
 
+    def drop(self, key: str | int) -> None:
+        """Forget a conversation."""
+        self._conversations.pop(key, None)
+
     def closest(self, text: str, piece: Callable[[int], bytes]) -> Remembered | None:
         """The conversation that agrees longest with `text`; None where none does."""
         best, longest = None, 0

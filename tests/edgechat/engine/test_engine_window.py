@@ -285,7 +285,7 @@ def test_a_runtime_that_has_no_room_to_copy_a_shared_head() -> None:
     bench.engine.step()
     bench.engine.cancel(30)
     bench.runtime.truncate(1, 10)  # nothing but the shared head
-    bench.engine._slots[1].cut(10)
+    bench.engine._cache.slots[1].cut(10)
     alone = Bench(ScriptedRuntime(n_ctx=300))
     for id in range(40, 44):
         contents.append("x" * 30)

@@ -1,0 +1,323 @@
+"""The runtime's sequences: which conversation is in which, and how a prompt gets into one.
+
+A conversation's cells are shifted, shared, cut, saved and restored here, and computed anew where the runtime
+can't do better. After each call, a slot's tokens are exactly those that its sequence holds.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+
+from edgechat.engine.holes import Holes
+from edgechat.engine.memory import Memory, Remembered
+from edgechat.engine.prefix import least_recently_used, place, reusable
+from edgechat.engine.sequence import Slot, common_prefix
+from edgechat.engine.states import MIN_TOKENS, Key, SavedState, StateStore
+from edgechat.engine.turn import Turn
+from edgechat.engine.window import Eviction
+from edgechat.runtimes.base import ContextFull, DecodeFailed, Runtime
+
+_log = logging.getLogger(__name__)
+
+WORTH_RESTORING = 64
+"""Tokens that a saved state must spare."""
+
+
+class Cache:
+    """The slots of one runtime."""
+
+    def __init__(self, runtime: Runtime, memory: Memory, states: StateStore) -> None:
+        """Own all of the runtime's sequences."""
+        self.runtime = runtime
+        self.slots = [Slot(number) for number in range(runtime.n_sequences)]
+        # A layer with a window of its own has let go of what a shift would need to be exact.
+        self.shifts = runtime.can.shift and not runtime.info.n_swa
+        self._memory = memory
+        self._states = states
+        self._uses = 0
+
+    # --- the beginning and the end of a turn
+
+    def seat(self, turn: Turn) -> None:
+        """Give the turn the sequence where least has to be computed."""
+        self._restore(turn)
+        own = self._own(turn)
+        if own is None or not self._shift_into(turn, own):
+            stays = own is not None and own.tokens and turn.carried.ranges and turn.to_evict is None
+            self._place(turn, own if stays else None)
+        slot = turn.slot
+        slot.busy = True
+        slot.unsaved = False
+        slot.conversation = turn.request.conversation
+
+    def leave(self, turn: Turn) -> Key:
+        """The turn has ended; its sequence is kept for the next one. Returns the conversation's key."""
+        self._uses += 1
+        slot = turn.slot
+        key: Key = turn.request.conversation or self._uses
+        if slot.number >= 0:
+            slot.busy = False
+            slot.last_used = self._uses
+            slot.owner = key
+            slot.unsaved = True
+        return key
+
+    def make_room(self) -> bool:
+        """Give up the longest unused conversation; False where there is none."""
+        slot = least_recently_used(self.slots)
+        if slot is not None:
+            self._give_up(slot)
+        return slot is not None
+
+    def release_idle(self) -> None:
+        """Give up all that are not being answered."""
+        while self.make_room():
+            pass
+
+    def free(self, slot: Slot) -> None:
+        """Forget what a slot holds."""
+        self.runtime.free(slot.number)
+        slot.clear()
+
+    def forget(self, conversation: str) -> None:
+        """The conversation was deleted: let go of all that is known of it."""
+        for slot in self.slots:
+            if slot.owner == conversation and not slot.busy:
+                self.free(slot)
+        self._states.drop(conversation)
+
+    # --- eviction
+
+    def slide(self, turn: Turn, eviction: Eviction) -> bool:
+        """Evict from a turn's sequence; False where what stays must be computed anew."""
+        slot = turn.slot
+        shifted = self.shifts and self._shift(slot, eviction)
+        if not shifted:
+            self._cut(slot, min(eviction.ranges[0][0], len(slot.tokens)))
+            slot.busy = True
+            slot.conversation = turn.request.conversation
+        slot.holes = turn.visible.holes
+        return shifted
+
+    def _shift(self, slot: Slot, eviction: Eviction) -> bool:
+        """Evict from the cache, and close the gaps; False where it can't be, and only the head is left."""
+        held = len(slot.tokens)
+        ranges = [(start, min(stop, held)) for start, stop in eviction.ranges if start < held]
+        for start, stop in reversed(ranges):
+            try:
+                self._evict(slot, start, stop)
+            except (ValueError, ContextFull):  # a restored state may lack what a shift would show again
+                self._cut(slot, ranges[0][0])
+                return False
+            del slot.tokens[start:stop]
+            slot.tainted = min(slot.tainted, start)
+        return True
+
+    def _evict(self, slot: Slot, start: int, stop: int) -> None:
+        """Evict one range; a shared head must be copied first, for which idle conversations make room."""
+        while True:
+            try:
+                self.runtime.evict(slot.number, start, stop)
+                return
+            except ContextFull:
+                idle = least_recently_used(one for one in self.slots if one is not slot)
+                if idle is None:
+                    raise
+                self._give_up(idle)
+
+    def _cut(self, slot: Slot, keep: int) -> bool:
+        """Forget all of a slot but its first tokens; False where all had to go."""
+        if keep == len(slot.tokens):
+            return True
+        if keep and 0 <= self.runtime.can.rollback < len(slot.tokens) - keep:
+            keep = 0
+        if keep:
+            try:
+                self.runtime.truncate(slot.number, keep)
+            except ValueError:  # the runtime knows better what it can't take back
+                keep = 0
+        if not keep:
+            self.free(slot)
+            return False
+        slot.cut(keep)
+        return True
+
+    # --- placing
+
+    def _own(self, turn: Turn) -> Slot | None:
+        """The idle slot that holds the turn's conversation, less just what was evicted from it before."""
+        own = [
+            slot
+            for slot in self.slots
+            if slot.tokens
+            and not slot.busy
+            and slot.owner == turn.key
+            and slot.conversation == turn.request.conversation
+            and slot.holes == turn.carried
+        ]
+        return max(own, key=lambda slot: slot.last_used, default=None)
+
+    def _shift_into(self, turn: Turn, slot: Slot) -> bool:
+        """Evict from the conversation's own slot what the turn's prompt has no room for, if that pays."""
+        eviction = turn.to_evict
+        if eviction is None or not self.shifts:
+            return False
+        keep = reusable(turn.before_eviction(), slot, self.runtime.can, own=True)
+        if keep <= eviction.ranges[0][0]:
+            return False
+        if not self._cut(slot, keep) or not self._shift(slot, eviction):
+            return False
+        turn.sit(slot)
+        return True
+
+    def _place(self, turn: Turn, own: Slot | None) -> None:
+        placement = place(turn.tokens, turn.request.conversation, self.slots, self.runtime.can, own)
+        if placement is None:
+            raise RuntimeError("no idle sequence for a turn that was admitted")
+        slot, keep, parent = placement.slot, placement.keep, placement.parent
+        if slot.owner != turn.key and keep < len(slot.tokens):
+            self._save(slot)
+        if parent is None:
+            self._cut(slot, keep)
+        else:
+            self.free(slot)
+            try:
+                self.runtime.fork(parent.number, slot.number, keep)
+                slot.tokens = parent.tokens[:keep]
+            except ValueError:  # the runtime knows better what it can't share
+                self.free(slot)
+        turn.sit(slot)
+
+    # --- saved states
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether `save_one` has something to do."""
+        return self._states.files is not None and next(self._worth_saving(), None) is not None
+
+    def save_one(self) -> None:
+        """Save the conversation that was used last, in the background."""
+        files = self._states.files
+        slot = next(self._worth_saving(), None)
+        if files is None or slot is None:
+            return
+        slot.unsaved = False
+        state = self._export(slot)
+        if state is not None:
+            files.write(state)
+
+    def save_all(self, seconds: float, clock: Callable[[], float]) -> None:
+        """Save what is not saved yet, as far as `seconds` allow: the engine ends."""
+        end = clock() + seconds
+        while self.unsaved and clock() < end:
+            self.save_one()
+        self._states.flush(max(0.0, end - clock()))
+
+    def _worth_saving(self) -> Iterator[Slot]:
+        """Idle conversations with a name, the last used first."""
+        named = [slot for slot in self.slots if isinstance(slot.owner, str) and slot.owner]
+        named = [slot for slot in named if _worth(slot)]
+        return iter(sorted(named, key=lambda slot: -slot.last_used))
+
+    def _give_up(self, slot: Slot) -> None:
+        self._save(slot)
+        self.free(slot)
+
+    def _save(self, slot: Slot) -> None:
+        """Keep a slot's state in memory, where it is of use."""
+        if self._states.enabled and _worth(slot):
+            slot.unsaved = False
+            state = self._export(slot)
+            if state is not None:
+                self._states.put(slot.owner, state)
+
+    def _export(self, slot: Slot) -> SavedState | None:
+        """A slot's state; None where it can't be saved."""
+        remembered = self._memory.get(slot.owner)
+        if remembered is None:
+            return None
+        try:
+            blob = self.runtime.export_state(slot.number)
+        except (ValueError, DecodeFailed) as error:
+            _log.warning("a state could not be saved: %s", error)
+            return None
+        state = SavedState(
+            conversation=slot.owner if isinstance(slot.owner, str) else "",
+            identity=self._states.identity,
+            tokens=tuple(slot.tokens),
+            segments=remembered.transcript.segments,
+            holes=slot.holes.ranges,
+            tainted=slot.tainted,
+            blob=blob,
+        )
+        return state if state.consistent(self.runtime.tokenizer.n_vocab) else None
+
+    def recall(self, conversation: str) -> Remembered | None:
+        """A conversation that was saved."""
+        state = self._states.get(conversation) if self._states.enabled else None
+        if state is None:
+            return None
+        remembered = Remembered(conversation, state.transcript, Holes(state.holes))
+        self._memory.put(remembered)
+        return remembered
+
+    def _restore(self, turn: Turn) -> None:
+        """Bring the turn's conversation back into an idle slot, if that spares enough."""
+        state = self._states.get(turn.key) if self._states.enabled and turn.key else None
+        if state is None:
+            return
+        tokens = list(state.tokens)
+        if state.holes == turn.carried.ranges:
+            spared = common_prefix(turn.before_eviction(), tokens)
+        else:
+            spared = min(common_prefix(turn.tokens, tokens), state.tainted)
+        if 0 <= self.runtime.can.rollback < len(tokens) - spared:
+            return
+        held = max(common_prefix(turn.tokens, slot.tokens) for slot in self.slots)
+        if spared - held < WORTH_RESTORING:
+            return
+        slot = self._target(turn)
+        if slot is None or not self._import(slot, state, turn.key):
+            return
+        slot.tokens = tokens
+        slot.conversation = turn.request.conversation
+        slot.owner = turn.key
+        slot.holes = Holes(state.holes)
+        slot.tainted = state.tainted
+        slot.unsaved = not self._states.take(turn.key)
+
+    def _target(self, turn: Turn) -> Slot | None:
+        """The slot to restore into: the conversation's own, an empty one, or the longest unused one."""
+        idle = [slot for slot in self.slots if not slot.busy]
+        return min(
+            idle,
+            key=lambda slot: (not slot.tokens or slot.owner != turn.key, bool(slot.tokens), slot.last_used),
+            default=None,
+        )
+
+    def _import(self, slot: Slot, state: SavedState, key: Key) -> bool:
+        if slot.owner != key:
+            self._save(slot)
+        self.free(slot)
+        while True:
+            try:
+                self.runtime.import_state(slot.number, state.blob)
+            except ContextFull:
+                if self.make_room():
+                    continue
+                return False
+            except (ValueError, DecodeFailed) as error:
+                _log.warning("ignored a state: %s", error)
+                self._states.drop(key)
+                self.free(slot)
+                return False
+            if self.runtime.length(slot.number) == len(state.tokens):
+                return True
+            _log.warning("ignored a state of another length")
+            self._states.drop(key)
+            self.free(slot)
+            return False
+
+
+def _worth(slot: Slot) -> bool:
+    """Whether a slot's state is worth saving."""
+    return slot.unsaved and not slot.busy and bool(slot.owner) and len(slot.tokens) >= MIN_TOKENS
