@@ -6,5 +6,6 @@ accept.py       which drafts stand: the output is distributed exactly as the tar
 coupling.py     the same with a seed: the text does not depend on the drafts at all
 cost.py         V(k): measured seconds of a batch of k tokens
 calibration.py  how often drafts stand, by proposer, place and confidence
+stopping.py     the optimal stopping rule, as arithmetic
 controller.py   how many to draft, or none
 """
