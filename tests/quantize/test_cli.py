@@ -1,0 +1,186 @@
+"""`edgechat quantize` as a person calls it: what goes where, exit codes, signals, kill -9."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from models.verify import verify_gguf
+from tests.oracles.raw_checkpoint import config, write
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "edgechat", "quantize"]
+
+
+def called(*arguments: object, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """The command, to its end."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment,
+        timeout=600,
+        check=False,
+    )
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A tiny checkpoint."""
+    return write(tmp_path / "model")
+
+
+def test_the_path_on_stdout_and_all_else_on_stderr(model: Path, tmp_path: Path) -> None:
+    """With a line that can be pasted."""
+    done = called(model, "--to", "gguf", "--type", "Q4_0", folder=tmp_path)
+    path = tmp_path / "model-Q4_0.gguf"
+    assert (done.returncode, done.stdout) == (0, f"{path}\n")
+    verify_gguf(path)
+    assert "bits per weight" in done.stderr
+    assert f'edgechat ask {path} "' in done.stderr
+    quiet = called(model, "--type", "q4_0", "--force", "--quiet", folder=tmp_path)
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, f"{path}\n", "")
+
+
+def test_one_json_object(model: Path, tmp_path: Path) -> None:
+    """With the figures."""
+    done = called(model, "--type", "f16", "-o", tmp_path / "x.gguf", "--json")
+    record = json.loads(done.stdout)
+    assert record["path"] == str(tmp_path / "x.gguf")
+    assert record["bytes"] == (tmp_path / "x.gguf").stat().st_size
+    assert (record["type"], record["architecture"], record["notes"]) == ("F16", "llama", [])
+    assert record["bits_per_weight"] == pytest.approx(8 * record["bytes"] / record["parameters"], abs=1e-4)
+
+
+def test_each_failure_has_its_code_and_one_line(model: Path, tmp_path: Path) -> None:
+    """2 usage, 3 not found, 4 broken, 6 not supported."""
+    existing = tmp_path / "there.gguf"
+    existing.write_bytes(b"x")
+    unknown = write(tmp_path / "unknown", model=config(architectures=["XForCausalLM"]))
+    broken = write(tmp_path / "broken")
+    (broken / "model.safetensors").write_bytes(b"\x01\0\0\0\0\0\0\0")
+    cases = {
+        (model, "--type", "q99"): (2, "there is no type 'q99'"),
+        (model, "--to", "onnx"): (2, "there is no format 'onnx'"),
+        (model, "-o", existing): (2, "exists already: --force replaces it"),
+        (tmp_path / "nothing",): (3, "nothing at"),
+        (broken,): (4, "is cut off"),
+        (unknown,): (6, "XForCausalLM is not supported; supported are Llama (LlamaForCausalLM), Qwen2"),
+    }
+    for arguments, (code, message) in cases.items():
+        done = called(*arguments, folder=tmp_path)
+        assert done.returncode == code, done.stderr
+        assert done.stdout == ""
+        assert message in done.stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert existing.read_bytes() == b"x"
+    assert list(tmp_path.glob(".*")) == []
+
+
+def started(*arguments: object, folder: Path) -> subprocess.Popen[str]:
+    """The command, running."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [*COMMAND, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env=environment,
+    )
+
+
+def wait_for_bytes(folder: Path, n_bytes: int) -> None:
+    """Until files in the making hold that much."""
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        if sum(path.stat().st_size for path in folder.glob(".*.partial")) >= n_bytes:
+            return
+        time.sleep(0.01)
+    raise AssertionError("nothing was written in five minutes")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no signals")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.timeout(600)
+def test_a_signal_leaves_nothing(starter_gguf: Path, tmp_path: Path, number: int, code: int) -> None:
+    """In the middle of llama.cpp's work, whose process ends too."""
+    import psutil
+
+    with started(starter_gguf, "--type", "q6_k", "-o", tmp_path / "out.gguf", folder=tmp_path) as process:
+        wait_for_bytes(tmp_path, 8_000_000)
+        children = psutil.Process(process.pid).children()
+        process.send_signal(number)
+        stdout, stderr = process.communicate(timeout=120)
+        assert process.returncode == code, stderr
+    assert stdout == ""
+    assert "Traceback" not in stderr
+    psutil.wait_procs(children, timeout=60)
+    assert not any(child.is_running() for child in children)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no signals")
+@pytest.mark.parametrize(
+    ("kind", "n_bytes"), [("f16", 1_000_000), ("f16", 150_000_000), ("q5_k_m", 20_000_000)]
+)
+@pytest.mark.timeout(900)
+def test_after_kill_9_nothing_looks_finished(
+    starter_gguf: Path, tmp_path: Path, kind: str, n_bytes: int
+) -> None:
+    """Nothing has the model's name; the helper ends by itself; the next run clears up."""
+    import psutil
+
+    output = tmp_path / "out.gguf"
+    with started(starter_gguf, "--type", kind, "-o", output, folder=tmp_path) as process:
+        wait_for_bytes(tmp_path, n_bytes)
+        children = psutil.Process(process.pid).children()
+        process.kill()
+        process.communicate(timeout=120)
+    psutil.wait_procs(children, timeout=60)
+    assert not any(child.is_running() for child in children)
+    left = list(tmp_path.iterdir())
+    assert left
+    assert all(path.name.endswith(".partial") for path in left)
+    done = called(starter_gguf, "--type", "q8_0", "-o", output)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == [output]
+    verify_gguf(output)
+
+
+def test_the_bar_is_drawn_on_a_terminal(model: Path, tmp_path: Path) -> None:
+    """A real one, with the tensor's number and name; gone at the end."""
+    pty = pytest.importorskip("pty")
+    parent, child = pty.openpty()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLUMNS": "120"}
+    with subprocess.Popen(
+        [*COMMAND, str(model), "--type", "q4_0", "-o", str(tmp_path / "out.gguf")],
+        stdout=subprocess.PIPE,
+        stderr=child,
+        env=environment,
+        cwd=ROOT,
+    ) as process:
+        os.close(child)
+        drawn = b""
+        while True:
+            try:
+                piece = os.read(parent, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not piece:
+                break
+            drawn += piece
+        assert process.wait(timeout=300) == 0
+    os.close(parent)
+    text = drawn.decode()
+    assert "convert" in text
+    assert "quantize" in text
+    assert "20/20" in text
+    assert "bits per weight" in text
