@@ -1,11 +1,16 @@
 """The one llama_batch of a runtime, in memory that numpy and llama.cpp share."""
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from edgechat.runtimes.base import Wanted
+from edgechat.runtimes.base import Chunk, Wanted
+
+RC_DONE, RC_NO_ROOM = 0, 1
+"""What llama_decode answers; all else is a failure."""
 
 
 class Batch:
@@ -40,12 +45,7 @@ class Batch:
         self._wants[at] = wants
 
     def fill(
-        self,
-        at: int,
-        tokens: np.ndarray[Any, np.dtype[np.int32]],
-        position: int,
-        sequence: int,
-        wanted: Wanted,
+        self, at: int, tokens: npt.NDArray[np.int32], position: int, sequence: int, wanted: Wanted
     ) -> None:
         """Tokens of one sequence, from `position` on."""
         end = at + len(tokens)
@@ -55,3 +55,38 @@ class Batch:
         self._wants[at:end] = wanted is Wanted.ALL
         if wanted is Wanted.LAST:
             self._wants[end - 1] = 1
+
+
+def token_array(tokens: Sequence[int], n_vocab: int) -> npt.NDArray[np.int32]:
+    """Tokens as int32.
+
+    Raises:
+        ValueError: not integers, or outside the vocabulary.
+    """
+    array = np.asarray(tokens)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ValueError("tokens must be integers")
+    if array.min() < 0 or array.max() >= n_vocab:
+        raise ValueError(f"a token outside the vocabulary of {n_vocab}")
+    return array.astype(np.int32, copy=False)
+
+
+def cut(batch: Sequence[Chunk], max_rows: int) -> list[list[Chunk]]:
+    """The batch cut into batches of at most `max_rows` rows each, in the same order.
+
+    There are fewer chunks than `max_rows`, so that only those that want all rows are cut.
+    """
+    parts: list[list[Chunk]] = [[]]
+    left = max_rows
+    for chunk in batch:
+        done, count = 0, len(chunk.tokens)
+        while done < count:
+            if left == 0:
+                parts.append([])
+                left = max_rows
+            take = min(count - done, left) if chunk.logits is Wanted.ALL else count
+            piece = Chunk(chunk.sequence, chunk.tokens[done : done + take], chunk.start + done, chunk.logits)
+            parts[-1].append(piece)
+            left -= piece.n_rows
+            done += take
+    return parts

@@ -5,7 +5,8 @@ from typing import Any
 
 from edgechat.records import Capabilities, LoadSettings, ModelInfo
 from edgechat.runtimes.llamacpp import abi
-from edgechat.runtimes.llamacpp.load import Opened, meta
+from edgechat.runtimes.llamacpp.header import meta
+from edgechat.runtimes.llamacpp.load import Opened
 from edgechat.runtimes.llamacpp.tokenizer import LlamaCppTokenizer
 
 GUESSED = 1024

@@ -1,6 +1,7 @@
 """From a GGUF file to a model and a context of llama.cpp's, or an error that says why not."""
 
 import ctypes
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,17 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from edgechat import hardware
-from edgechat.errors import (
-    BrokenModelError,
-    EdgechatError,
-    NotFoundError,
-    ResourceError,
-    UnsupportedError,
-)
+from edgechat.errors import NotFoundError, ResourceError, UnsupportedError
 from edgechat.records import LoadSettings
 from edgechat.runtimes.llamacpp import abi, logs, memory
 from edgechat.runtimes.llamacpp.devices import Device, gpu_backends, gpus
+from edgechat.runtimes.llamacpp.failures import explain
 from edgechat.runtimes.llamacpp.fingerprint import parts
+from edgechat.runtimes.llamacpp.header import kv_bytes_per_token
 
 Progress = Callable[[float], bool]
 
@@ -29,19 +26,6 @@ MIN_OUTPUTS = 64
 LOAD_MODE_AUTO, LOAD_MODE_NONE = -1, 0
 FLASH_AUTO, FLASH_ON = -1, 1
 GGML_TYPE = {"f16": 1, "q8_0": 8, "q4_0": 2}
-BYTES_PER_VALUE = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
-
-NO_MEMORY = re.compile(
-    r"unable to allocate|failed to allocate|out of memory|bad_alloc|failed to reserve|alloc.* failed"
-    r"|not enough memory|failed to initialize .* backend",
-    re.IGNORECASE,
-)
-UNSUPPORTED = re.compile(
-    r"unknown model architecture|unsupported model architecture|unknown pre-tokenizer|unknown tokenizer"
-    r"|cannot be used as main model|requires ctx_other|V cache quantization|requires flash_attn"
-    r"|does not divide|not supported",
-    re.IGNORECASE,
-)
 
 OVERRIDDEN = re.compile(r"control-looking token:\s+(?P<token>\d+) '</s>' was not control-type")
 
@@ -146,13 +130,13 @@ class _Loader:
         if layers == 0:
             params.devices = ctypes.cast(no_devices, ctypes.c_void_p)
         self.log.clear()
-        model = self.llama.llama_model_load_from_file(str(self.path).encode(), params)
+        model = self.llama.llama_model_load_from_file(os.fsencode(self.path), params)
         if failures:
             if model:
                 self.llama.llama_model_free(model)
             raise failures[0]
         if not model:
-            raise self._failure()
+            raise explain(self.log, self.path.name)
         context = None
         try:
             self._refuse_useless(model)
@@ -163,7 +147,7 @@ class _Loader:
                 self._check_memory(model, n_ctx)
             context = self.llama.llama_init_from_model(model, self._context_params(model, n_ctx))
             if not context:
-                raise self._failure()
+                raise explain(self.log, self.path.name)
             if not self.llama.llama_get_memory(context):
                 raise UnsupportedError(f"{self.path.name} is an embedding model: it can't write text")
             kv_bytes = self._kv_bytes(model)
@@ -203,7 +187,7 @@ class _Loader:
 
     def _check_memory(self, model: int, n_ctx: int) -> None:
         """Ask llama.cpp for its exact needs where a rough estimate comes near to what is free."""
-        rough = self.weights + self._kv_formula(model) * n_ctx + memory.ROUGH_COMPUTE
+        rough = self.weights + kv_bytes_per_token(model, self.settings.kv_type) * n_ctx + memory.ROUGH_COMPUTE
         if rough < self.available * 6 // 10:
             return
         needs = self._dry_run(n_ctx)
@@ -222,7 +206,7 @@ class _Loader:
         kept = self.log.lines
         self.log.clear()
         try:
-            model = self.llama.llama_model_load_from_file(str(self.path).encode(), params)
+            model = self.llama.llama_model_load_from_file(os.fsencode(self.path), params)
             if not model:
                 return None
             context = self.llama.llama_init_from_model(model, self._context_params(model, n_ctx))
@@ -282,17 +266,6 @@ class _Loader:
 
         return self.llama.llama_progress_callback(progress)
 
-    def _failure(self) -> EdgechatError:
-        """The error that llama.cpp's log tells of."""
-        reason = self.log.last_error()
-        text = f"{self.path.name}: {reason or 'llama.cpp gave no reason'}"
-        everything = "\n".join(self.log.lines)
-        if NO_MEMORY.search(reason):
-            return ResourceError(f"not enough memory for {text}")
-        if UNSUPPORTED.search(reason) or UNSUPPORTED.search(everything):
-            return UnsupportedError(f"llama.cpp can't run {text}")
-        return BrokenModelError(f"llama.cpp can't load {text}")
-
     def _notes(self, model: int, layers: int, offloaded: int, n_ctx: int) -> list[str]:
         notes = []
         total = self.llama.llama_model_n_layer(model) + 1
@@ -320,20 +293,9 @@ class _Loader:
         elif self.settings.n_gpu_layers > 0:
             self.notes.append("llama.cpp was built without GPU support: it runs on the CPU")
 
-    def _kv_formula(self, model: int) -> int:
-        """Bytes of the cache for a token, for a model whose layers are all alike."""
-        llama = self.llama
-        heads = max(1, llama.llama_model_n_head(model))
-        architecture = meta(model, "general.architecture")
-        head = llama.llama_model_n_embd(model) // heads
-        k = int(meta(model, f"{architecture}.attention.key_length") or head)
-        v = int(meta(model, f"{architecture}.attention.value_length") or head)
-        values = llama.llama_model_n_layer(model) * llama.llama_model_n_head_kv(model) * (k + v)
-        return int(values * BYTES_PER_VALUE[self.settings.kv_type])
-
     def _kv_bytes(self, model: int) -> int:
         """Bytes of the cache for a token: the formula where llama.cpp's log agrees with it, else the log."""
-        formula = self._kv_formula(model)
+        formula = kv_bytes_per_token(model, self.settings.kv_type)
         logged = memory.kv_bytes_per_token(self.log.lines)
         if logged is None or abs(logged - formula) <= max(64, formula // 200):
             return formula
@@ -352,20 +314,6 @@ def outputs_max(n_vocab: int, n_batch: int, n_sequences: int) -> int:
     return min(n_batch, max(LOGITS_BYTES // (4 * max(1, n_vocab)), MIN_OUTPUTS, n_sequences))
 
 
-def meta(model: int, key: str) -> str | None:
-    """A scalar of the GGUF header as text; None where there is none."""
-    llama = abi.llama()
-    room = 256
-    while True:
-        buffer = ctypes.create_string_buffer(room)
-        n = llama.llama_model_meta_val_str(model, key.encode(), buffer, room)
-        if n < 0:
-            return None
-        if n < room:
-            return buffer.raw[:n].decode("utf-8", "replace")
-        room = n + 1
-
-
 def _weights(path: Path) -> int:
     """Bytes of the model's files.
 
@@ -382,3 +330,5 @@ def _weights(path: Path) -> int:
         raise NotFoundError(f"no such model file: {path}") from error
     except OSError as error:
         raise NotFoundError(f"{path} can't be read: {error.strerror}") from error
+    except ValueError as error:  # a NUL byte in the name
+        raise NotFoundError(f"no such model file: {str(path)!r}") from error

@@ -48,9 +48,14 @@ class Log:
         """What was logged, oldest first, without debugging."""
         return [line for _, text in self._lines for line in text.splitlines() if line.strip()]
 
+    @property
+    def errors(self) -> list[str]:
+        """The errors that were logged, oldest first, without the C functions that logged them."""
+        return [_message(text) for level, text in self._lines if level == ERROR]
+
     def last_error(self) -> str:
         """The last error that says what went wrong, without the C function that logged it; "" for none."""
-        errors = [_message(text) for level, text in self._lines if level == ERROR]
+        errors = self.errors
         telling = [text for text in errors if text and not text.startswith(EMPTY_ERRORS)]
         return (telling or errors or [""])[-1]
 

@@ -27,8 +27,8 @@ def native_span(runtime: LlamaCppRuntime, sequence: int) -> tuple[int, int]:
     """First and last position that llama.cpp itself holds."""
     llama: Any = abi.llama()
     return (
-        llama.llama_memory_seq_pos_min(runtime._memory, sequence),
-        llama.llama_memory_seq_pos_max(runtime._memory, sequence),
+        llama.llama_memory_seq_pos_min(runtime._cache._memory, sequence),
+        llama.llama_memory_seq_pos_max(runtime._cache._memory, sequence),
     )
 
 
@@ -68,9 +68,9 @@ def test_truncate_to_nothing_and_to_the_same(runtime: LlamaCppRuntime, prose: li
 def test_evict_is_what_llama_cpps_own_primitives_give(runtime: LlamaCppRuntime, prose: list[int]) -> None:
     llama: Any = abi.llama()
     prefill(runtime, 1, prose[:100])
-    llama.llama_memory_seq_rm(runtime._memory, 1, 10, 40)
-    llama.llama_memory_seq_add(runtime._memory, 1, 40, -1, -30)
-    runtime._lengths[1] = 70
+    llama.llama_memory_seq_rm(runtime._cache._memory, 1, 10, 40)
+    llama.llama_memory_seq_add(runtime._cache._memory, 1, 40, -1, -30)
+    runtime._cache.lengths[1] = 70
     expected = prefill(runtime, 1, prose[100:120])
     runtime.free(1)
 
