@@ -4,16 +4,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgechat.cli import models_pull
 from edgechat.cli.output import json_object, note, one_line
 from edgechat.cli.tables import pairs, table
 from edgechat.errors import BrokenModelError, EdgechatError, EngineCrashedError, ExitCode, from_exception
 from edgechat.units import bytes_text, count_text
 
 if TYPE_CHECKING:
-    from edgechat.library.local import ModelFile
     from edgechat.library.inspect import ModelSummary
+    from edgechat.library.local import ModelFile
 
-app = typer.Typer(no_args_is_help=True, help="List, show and verify the models on this machine.")
+app = typer.Typer(no_args_is_help=True, help="The models on this machine: find, pull, check, remove.")
+app.command("pull")(models_pull.pull)
+app.command("link")(models_pull.link)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -24,8 +27,8 @@ GRAVITY = (ExitCode.BROKEN_MODEL, ExitCode.NOT_FOUND, ExitCode.UNSUPPORTED)
 @app.command("ls")
 def list_(as_json: AsJson = False) -> None:
     """List the models that can be named: the starter, the models folder, the settings' folders."""
-    from edgechat.library.local import list_models, models_dir
     from edgechat.library.inspect import summarize
+    from edgechat.library.local import list_models, models_dir
 
     found: list[tuple[ModelFile, ModelSummary | None, EdgechatError | None]] = []
     for model in list_models():
