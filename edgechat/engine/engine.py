@@ -13,6 +13,7 @@ from typing import cast
 from edgechat.engine.cache import Cache
 from edgechat.engine.holes import NONE
 from edgechat.engine.memory import Memory, Remembered
+from edgechat.engine.pace import Pace
 from edgechat.engine.process.messages import Event, Generate, Note, NoteKind, Refused
 from edgechat.engine.rendering import ChatRenderer, PlainRenderer, sentence
 from edgechat.engine.sampling import BadLogits, Row
@@ -45,6 +46,7 @@ class Engine:
         max_waiting: int = 64,
         slack: int = 0,
         states: StateStore | None = None,
+        adapt_threads: bool = False,
     ) -> None:
         """Take over `runtime`.
 
@@ -56,6 +58,7 @@ class Engine:
             load_s: what loading took; told with the first answer.
             max_waiting: requests beyond it are refused.
             slack: tokens of context kept free for drafts.
+            adapt_threads: change the runtime's threads as the machine's load changes.
             states: where conversations are kept that the cache has no room for; None keeps none.
         """
         self.runtime = runtime
@@ -69,6 +72,8 @@ class Engine:
         self._eog = frozenset(runtime.info.eog_ids)
         self._scheduler = Scheduler[Turn](runtime.n_batch, runtime.n_sequences, runtime.n_ctx, max_waiting)
         self._memory = Memory()
+        adapts = adapt_threads and runtime.info.n_gpu_layers == 0 and runtime.info.n_threads > 1
+        self._pace = Pace(runtime, runtime.info.n_threads, clock=clock) if adapts else None
         self._cache = Cache(runtime, self._memory, states or StateStore())
         self._sliding = Sliding(
             runtime.n_ctx,
@@ -135,6 +140,9 @@ class Engine:
         if not shares:
             return False
         batch = [self._chunk(share) for share in shares]
+        n_tokens = sum(share.n_tokens for share in shares)
+        if self._pace is not None:
+            self._pace.before(n_tokens)
         started = self._clock()
         try:
             logits = self.runtime.decode(batch)
@@ -146,6 +154,8 @@ class Engine:
                 self._refuse(share.job, f"the model failed at this answer ({error}): ask again")
             return True
         now = self._clock()
+        if self._pace is not None:
+            self._pace.after(n_tokens, now - started)
         n_decode = n_prefill = row = 0
         for share, chunk in zip(shares, batch, strict=True):
             turn = share.job

@@ -7,7 +7,6 @@ What is damaged, foreign or contradicts itself is removed and ignored: all can b
 
 import contextlib
 import hashlib
-import itertools
 import logging
 import os
 import struct
@@ -21,6 +20,7 @@ import msgspec
 
 from edgechat import paths
 from edgechat.engine.holes import Holes, Range
+from edgechat.engine.process.state_files import SUFFIX, file_name
 from edgechat.engine.sequence import NEVER, Segment, Transcript
 from edgechat.engine.sliding import remove
 
@@ -96,7 +96,7 @@ class StateFiles:
 
     def path(self, conversation: str) -> Path:
         """The file of a conversation."""
-        return self.folder / f"{file_stem(conversation)}-{_digest(self.identity, 8)}.state"
+        return self.folder / file_name(conversation, self.identity)
 
     def read(self, conversation: str) -> SavedState | None:
         """The state of a conversation; None, and no file any more, where it can't be used."""
@@ -163,7 +163,7 @@ class StateFiles:
         """Remove the longest unused files beyond the limit, and what a killed process left half written."""
         files = []
         for entry in os.scandir(self.folder):
-            if ".state" in entry.name and entry.is_file(follow_symlinks=False):
+            if SUFFIX in entry.name and entry.is_file(follow_symlinks=False):
                 with contextlib.suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
                     files.append((status.st_mtime, status.st_size, entry.path))
@@ -254,11 +254,6 @@ class StateStore:
             self._saved.add(key)
 
 
-def file_stem(conversation: str) -> str:
-    """The beginning of the names of a conversation's files, whatever the model."""
-    return _digest(conversation, 12)
-
-
 def pack(state: SavedState) -> bytes:
     """A state as bytes."""
     description = msgspec.msgpack.encode(msgspec.structs.replace(state, blob=b""))
@@ -291,10 +286,6 @@ def _checksum(*parts: bytes | memoryview) -> bytes:
     return digest.digest()
 
 
-def _digest(text: str, n_bytes: int) -> str:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=n_bytes).hexdigest()
-
-
 def open_states(folder: str, memory_bytes: int, disk_bytes: int, identity: str, n_vocab: int) -> StateStore:
     """The store that the settings ask for; one in memory alone where the folder can't be used."""
     files = None
@@ -304,10 +295,3 @@ def open_states(folder: str, memory_bytes: int, disk_bytes: int, identity: str, 
         except Exception as error:
             _log.warning("states are not saved: %s", error)
     return StateStore(memory_bytes, files, identity)
-
-
-def forget_files(folder: Path, conversation: str) -> None:
-    """Remove a conversation's states of all models."""
-    with contextlib.suppress(OSError):
-        for path in itertools.chain(folder.glob(f"{file_stem(conversation)}-*.state")):
-            path.unlink(missing_ok=True)

@@ -18,6 +18,7 @@ from edgechat.engine.process.messages import (
     Cancel,
     Event,
     Finished,
+    Forget,
     Generate,
     Load,
     Loaded,
@@ -149,6 +150,11 @@ class EngineClient:
             process dies first.
         """
         return Answer(lambda answer: self._events(request, answer))
+
+    def forget(self, conversation: str) -> None:
+        """A conversation was deleted: the engine lets go of it, and of its saved state."""
+        if self.alive:
+            self._writer.write(Forget(conversation))
 
     async def score(
         self, text: str, n_ctx: int, *, on_window: Callable[[Scored], None] | None = None

@@ -12,12 +12,14 @@ import os
 import queue
 import threading
 import time
+from typing import TYPE_CHECKING
 
 from edgechat import offline
 from edgechat.engine.process import isolation, loading
 from edgechat.engine.process.frames import BlockingReader, BlockingWriter, FrameError
 from edgechat.engine.process.messages import (
     Cancel,
+    Forget,
     Generate,
     Load,
     Loaded,
@@ -30,8 +32,16 @@ from edgechat.engine.process.messages import (
 )
 from edgechat.errors import EdgechatError, ExitCode, from_exception
 
+if TYPE_CHECKING:
+    from edgechat.engine.process.work import Work
+
 PROGRESS_S = 0.05
 """Shortest time between two Loading events."""
+
+SAVE_AFTER_S = 1.0
+"""So long nothing was asked before a conversation's state is saved: the next question mustn't wait for it."""
+SAVE_AT_END_S = 1.0
+"""Longest time that saving may delay the end."""
 
 _Requests = queue.SimpleQueue[Request]
 
@@ -81,20 +91,28 @@ def _serve(requests: _Requests, writer: BlockingWriter) -> None:
     writer.write(Loaded(info=work.info, load_s=load_s, notes=notes))
     while True:
         isolation.bound_log()
-        for request in _waiting(requests, block=not work.busy):
+        for request in _waiting(requests, work):
             match request:
                 case Generate() | Score():
                     work.submit(request)
                 case Cancel():
                     work.cancel(request.id)
+                case Forget():
+                    work.forget(request.conversation)
                 case Shutdown() | Load():
+                    work.save_all(SAVE_AT_END_S)
                     return
         work.step()
 
 
-def _waiting(requests: _Requests, *, block: bool) -> list[Request]:
-    """The requests that have come; at least one where `block`."""
-    waiting = [requests.get()] if block else []
+def _waiting(requests: _Requests, work: "Work") -> list[Request]:
+    """The requests that have come. Where there is no work they are waited for, and states saved meanwhile."""
+    waiting: list[Request] = []
+    while not work.busy and not waiting:
+        try:
+            waiting.append(requests.get(timeout=SAVE_AFTER_S if work.unsaved else None))
+        except queue.Empty:
+            work.save_one()
     while not requests.empty():
         waiting.append(requests.get())
     return waiting

@@ -16,6 +16,7 @@ from models.errors import UnsupportedTemplate
 
 if TYPE_CHECKING:
     from edgechat.engine.process.work import Work
+    from edgechat.engine.states import StateStore
 
 Progress = Callable[[float], bool]
 """Told 0 to 1; False would end the load."""
@@ -48,8 +49,24 @@ def load(settings: LoadSettings, emit: Emit, progress: Progress) -> tuple["Work"
     started = time.monotonic()
     runtime, notes, eos = _load_runtime(settings, progress)
     template, template_notes = _chat_template(runtime, eos)
+    states = _states(settings, runtime)
     load_s = time.monotonic() - started
-    return Work(runtime, template, emit, load_s=load_s), load_s, (*notes, *template_notes)
+    work = Work(runtime, template, emit, load_s=load_s, states=states, adapt_threads=settings.n_threads == 0)
+    return work, load_s, (*notes, *template_notes)
+
+
+def _states(settings: LoadSettings, runtime: Any) -> "StateStore":
+    """Where the states of this model and these context settings are kept."""
+    from edgechat.engine.states import open_states
+
+    info = runtime.info
+    return open_states(
+        settings.state_folder,
+        settings.state_memory_bytes,
+        settings.state_disk_bytes,
+        identity=f"{info.fingerprint} kv={settings.kv_type} ctx={runtime.n_ctx}",
+        n_vocab=info.n_vocab,
+    )
 
 
 def _load_runtime(settings: LoadSettings, progress: Progress) -> tuple[Any, tuple[str, ...], int | None]:

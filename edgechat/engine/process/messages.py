@@ -55,6 +55,12 @@ class Cancel(Message, frozen=True):
     id: int
 
 
+class Forget(Message, frozen=True):
+    """A conversation was deleted: let go of all that is known of it, and of its saved state. No answer."""
+
+    conversation: str
+
+
 class Score(Message, frozen=True):
     """Log-probabilities of a text's own tokens, for perplexity. Answered by Scored... then ScoreDone."""
 
@@ -68,7 +74,7 @@ class Shutdown(Message, frozen=True):
     """Leave; as does the end of the host's standard input."""
 
 
-Request = Load | Generate | Cancel | Score | Shutdown
+Request = Load | Generate | Cancel | Forget | Score | Shutdown
 
 # --- from the host
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable
 from enum import StrEnum
+from pathlib import Path
 
 import msgspec
 
@@ -11,6 +12,7 @@ from edgechat.engine.process.answer import Answer
 from edgechat.engine.process.client import EngineClient, EngineClosed
 from edgechat.engine.process.messages import Event, Finished, Generate
 from edgechat.engine.process.obituary import EngineDied
+from edgechat.engine.process.state_files import remove_states
 from edgechat.errors import EngineCrashedError
 from edgechat.records import LoadSettings, ModelInfo
 
@@ -121,6 +123,13 @@ class EngineSupervisor:
     def generate(self, request: Generate) -> Answer:
         """Answer a prompt, as `EngineClient.generate`; waits for the engine where it is loading."""
         return Answer(lambda answer: self._events(request, answer))
+
+    def forget(self, conversation: str) -> None:
+        """A conversation was deleted: let go of it, and of its saved states of any model."""
+        if self._client is not None:
+            self._client.forget(conversation)
+        if self._settings is not None and self._settings.state_folder:
+            remove_states(Path(self._settings.state_folder), conversation)
 
     async def close(self) -> None:
         """End the process. A request after this starts a new one."""

@@ -6,6 +6,7 @@ from edgechat.engine.engine import Engine
 from edgechat.engine.process.messages import Event, Generate, Score
 from edgechat.engine.rendering import ChatRenderer
 from edgechat.engine.score import Scorer
+from edgechat.engine.states import StateStore
 from edgechat.records import ModelInfo
 from edgechat.runtimes.base import Runtime
 
@@ -20,10 +21,14 @@ class Work:
         emit: Callable[[Event], None],
         *,
         load_s: float = 0.0,
+        states: StateStore | None = None,
+        adapt_threads: bool = False,
     ) -> None:
         """As for Engine."""
         self.info: ModelInfo = runtime.info
-        self._engine = Engine(runtime, template, emit, load_s=load_s)
+        self._engine = Engine(
+            runtime, template, emit, load_s=load_s, states=states, adapt_threads=adapt_threads
+        )
         self._scorer = Scorer(runtime, emit, make_room=self._engine.release_idle)
 
     @property
@@ -42,6 +47,24 @@ class Work:
         """End a request; unknown ones have ended already."""
         self._engine.cancel(request_id)
         self._scorer.cancel(request_id)
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether there is a state to save, now that there is nothing else to do."""
+        return not self.busy and self._engine.unsaved
+
+    def save_one(self) -> None:
+        """Save one conversation's state, in the background."""
+        self._engine.save_one()
+
+    def save_all(self, seconds: float) -> None:
+        """Save the states that aren't saved yet, as far as `seconds` allow."""
+        if not self._scorer.holds_cache:
+            self._engine.save_all(seconds)
+
+    def forget(self, conversation: str) -> None:
+        """Let go of a deleted conversation."""
+        self._engine.forget(conversation)
 
     def step(self) -> None:
         """Compute one batch. From its first slice to its last, a score's window has the cache to itself."""

@@ -102,6 +102,6 @@ def test_chaos(machine: dict[str, object], script: list[tuple[object, ...]]) -> 
         assert bench.text(id) == text
         if end.reason == FinishReason.LENGTH:
             assert len(end.tokens) == count
-    for slot in bench.engine._slots:
+    for slot in bench.engine._cache.slots:
         assert not slot.busy
         assert runtime.tokens(slot.number) == slot.tokens
