@@ -22,6 +22,7 @@ from models.ggml_types import BLOCKS, GGMLType
 from quantize.errors import NativeFailure
 
 QUANTIZE_PARAMS_BYTES = 64  # of the llama.cpp that the bindings describe
+MAX_BUFFER_BYTES = 2**27  # of rows in float32 at once; its own default is 8 GiB, a whole embedding
 
 _BEGUN = re.compile(r"^\[\s*(\d+)/\s*(\d+)\]\s+(\S+)\s+- \[([\d, ]+)\], type =\s*(\S+),")
 _BECOMES = re.compile(r"-> .*\((\w+)\)\s*$")
@@ -211,6 +212,7 @@ def _quantize(order: Order, log: _Log) -> int:
     params.ftype = order.ftype
     params.allow_requantize = order.requantize
     params.dry_run = order.dry_run
+    params.max_buf_size = MAX_BUFFER_BYTES
     code: int = llama_cpp.llama_model_quantize(
         os.fsencode(order.source), os.fsencode(order.output), ctypes.byref(params)
     )

@@ -136,21 +136,21 @@ def _bar() -> Iterator["Progress"]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
-        DownloadColumn,
         Progress,
         TextColumn,
         TimeRemainingColumn,
         TransferSpeedColumn,
     )
+    from rich.table import Column
 
     columns = (
         TextColumn("{task.description:8}", markup=False),
         BarColumn(bar_width=None),
+        TextColumn("{task.percentage:3.0f}%"),
         TextColumn("{task.fields[where]}", markup=False),
-        DownloadColumn(),
-        TransferSpeedColumn(),
+        TransferSpeedColumn(table_column=Column(no_wrap=True)),
         TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[name]}", markup=False),
+        TextColumn("{task.fields[name]}", markup=False, table_column=Column(no_wrap=True, width=22)),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         tasks: dict[str, Any] = {}
