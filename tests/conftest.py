@@ -1,10 +1,15 @@
 """What all tests share. No test sees the user's folders or the network."""
 
 import importlib.util
+import os
 import shutil
 from pathlib import Path
 
 import pytest
+
+# Threads of llama.cpp and torch that wait for each other sleep instead of spinning: where a test's engine
+# shares the cores with anything else, spinning costs more than all the computing.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 @pytest.fixture(autouse=True)
