@@ -29,9 +29,18 @@ from edgechat.chat.events import (
     StatusChanged,
 )
 from edgechat.chat.saving import Recorder
-from edgechat.engine.process.messages import Delta, Event, Finished, Generate, Note, Prefilled, Refused
+from edgechat.engine.process.messages import (
+    Delta,
+    Event,
+    Evicted,
+    Finished,
+    Generate,
+    Note,
+    Prefilled,
+    Refused,
+)
 from edgechat.errors import EdgechatError
-from edgechat.history import HistoryStore, Status
+from edgechat.history import Conversation, ConversationGone, HistoryStore, Status
 from edgechat.records import FinishReason, ModelInfo, SamplingSettings
 
 STOP_PATIENCE_S = 3.0
@@ -58,6 +67,11 @@ class ChatOptions:
     system_prompt: str = ""
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     max_tokens: int = 0
+
+
+def engine_key(conversation: Conversation) -> str:
+    """The name under which the engine keeps a conversation, the same in every run and never used again."""
+    return f"chat-{conversation.id}-{conversation.created!r}"
 
 
 class ChatController:
@@ -90,7 +104,6 @@ class ChatController:
         self._clock = clock
         self._recorder = Recorder(store, lambda text: self.notice(text, Severity.WARNING))
         self._keys = itertools.count(1)
-        self._conversation_key = self._new_conversation_key()
         self._loading: asyncio.Task[None] | None = None
         self._turn: asyncio.Task[None] | None = None
         self._answer: Answer | None = None
@@ -220,7 +233,7 @@ class ChatController:
             messages=build_prompt(self.entries, self.system_prompt),
             sampling=self.options.sampling,
             max_tokens=self.options.max_tokens,
-            conversation=self._conversation_key,
+            conversation=self._conversation_key(),
         )
 
     async def _run(self, answer: Answer) -> None:
@@ -252,6 +265,8 @@ class ChatController:
                 if kind not in self._noted:
                     self._noted.add(kind)
                     self.notice(text)
+            case Evicted(n_kept=n_kept):
+                answer.n_prompt = n_kept - answer.n_tokens  # so that the meter goes on from what stays
             case Finished(reason=reason, timings=timings, n_context=n_context, tokens=tokens):
                 answer.status = _ENDED[reason]
                 answer.timings = timings
@@ -336,7 +351,12 @@ class ChatController:
         """
         if self.conversation_id == conversation_id:
             await self.new()
+        key = ""
+        with contextlib.suppress(ConversationGone):
+            key = engine_key(self.store.get(conversation_id))
         self.store.delete(conversation_id)
+        if key:
+            self.engine.forget(key)
 
     def set_system_prompt(self, text: str) -> None:
         """Change the system prompt of this conversation, from the next question on."""
@@ -374,7 +394,6 @@ class ChatController:
             self._recorder.forget()
         self.entries = entries
         self.system_prompt = system_prompt
-        self._conversation_key = self._new_conversation_key()
         self._waiting = False
         self._noted.clear()
         self._listener(Reset(tuple(entries)))
@@ -422,6 +441,7 @@ class ChatController:
             self.status = status
             self._listener(StatusChanged(status))
 
-    def _new_conversation_key(self) -> str:
-        """A name under which the engine keeps this conversation's sequence."""
-        return f"chat-{next(self._keys)}"
+    def _conversation_key(self) -> str:
+        """The name under which the engine keeps this conversation; none where it isn't saved."""
+        conversation = self._recorder.conversation
+        return "" if conversation is None else engine_key(conversation)

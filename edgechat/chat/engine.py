@@ -34,6 +34,10 @@ class ChatEngine(Protocol):
         """Answer. Where the engine's process died before, another one is started first."""
         ...
 
+    def forget(self, conversation: str) -> None:
+        """A conversation was deleted: nothing of it may stay in the engine's states."""
+        ...
+
     async def close(self) -> None:
         """End the engine's process."""
         ...

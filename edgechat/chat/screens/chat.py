@@ -65,7 +65,7 @@ class ChatScreen(Screen[None]):
         ),
         Binding("ctrl+up", "scroll('up')", "Line up", show=False, priority=True, id="chat.line_up"),
         Binding("ctrl+down", "scroll('down')", "Line down", show=False, priority=True, id="chat.line_down"),
-        Binding("ctrl+home", "scroll('home')", "Top", show=False, priority=True, id="chat.top"),
+        Binding("ctrl+home", "start", "Oldest", show=False, priority=True, id="chat.top"),
         Binding("ctrl+end", "end", "Newest", show=False, priority=True, id="chat.end"),
     ]
 
@@ -279,10 +279,12 @@ class ChatScreen(Screen[None]):
 
     def action_scroll(self, where: str) -> None:
         """Scroll the transcript."""
-        if where == "home":
-            self.transcript.scroll_home(animate=False)
-        else:
-            getattr(self.transcript, f"scroll_{where}")(animate=False)
+        getattr(self.transcript, f"scroll_{where}")(animate=False)
+        self.call_after_refresh(self._show_hint)
+
+    async def action_start(self) -> None:
+        """Go to the oldest message."""
+        await self.transcript.show_start()
         self.call_after_refresh(self._show_hint)
 
     async def action_end(self) -> None:

@@ -35,7 +35,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         "Reading",
         (
             ("PgUp, PgDn", "scroll; the mouse wheel does, too"),
-            ("Ctrl+End", "go to the end"),
+            ("Ctrl+End", "go to the newest message; Ctrl+Home: to the first"),
             ("F3", "copy the last answer"),
             ("Ctrl+C", "copy what is selected with the mouse; else stop the answer"),
         ),

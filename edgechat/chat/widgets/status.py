@@ -34,7 +34,7 @@ def status_line(status: ChatStatus, width: int, frame: int | None = None) -> Con
         width: cells that there are.
         frame: number of the spinner's frame; None for a still dot.
     """
-    for detail in (4, 3, 2, 1, 0):
+    for detail in (3, 2, 1, 0):
         left, right = _left(status, detail, frame), _right(status, detail)
         gap = width - left.cell_length - right.cell_length
         if gap >= 2:
@@ -52,7 +52,7 @@ def _left(status: ChatStatus, detail: int, frame: int | None) -> Content:
     if status.progress is not None:
         word = f"{word} {status.progress:.0%}"
     model = one_line(status.model)
-    longest = (12, 24, 32, 40, 48)[detail]
+    longest = (12, 24, 32, 40)[detail]
     if len(model) > longest:
         model = model[: longest - 1] + "…"
     parts: list[Part] = [(model, "$foreground")]
@@ -77,12 +77,11 @@ def _right(status: ChatStatus, detail: int) -> Content:
     filled = min(round(share * METER_WIDTH), METER_WIDTH)
     if status.n_context and not filled:
         filled = 1
-    words = " tokens of context" if detail == 4 else ""
     return Content.assemble(
         ("━" * filled, "$warning" if share >= NEARLY_FULL else "$primary"),
         ("─" * (METER_WIDTH - filled), LINE),
         "  ",
-        (text + words, colour),
+        (text, colour),
     )
 
 

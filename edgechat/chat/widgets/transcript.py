@@ -26,6 +26,8 @@ CHUNK = 10
 """Entries that come with one scroll to the edge."""
 EDGE = 6
 """Lines from the edge of what is mounted where more is fetched."""
+SCREENS_KEPT = 3
+"""What is let go of leaves this many screens mounted, however many widgets these take."""
 
 
 class Transcript(VerticalScroll, can_focus=False):
@@ -85,6 +87,14 @@ class Transcript(VerticalScroll, can_focus=False):
                 await self._mount_tail()
             self.anchor()
 
+    async def show_start(self) -> None:
+        """Go to the oldest entry."""
+        async with self._lock:
+            if self._first != 0:
+                await self._mount_window(0, min(TAIL, len(self._entries)))
+            self.release_anchor()
+            self.scroll_home(animate=False)
+
     async def _reset(self, entries: list[Entry]) -> None:
         self._entries = entries
         self._growing = None
@@ -103,7 +113,7 @@ class Transcript(VerticalScroll, can_focus=False):
         elif at_tail:
             self._last += 1
             await self._mount_views([entry])
-            if len(self._views) > MAX_LIVE and (self.follows_end or entry.kind is Kind.USER):
+            if self.follows_end or entry.kind is Kind.USER:
                 await self._trim_top()
         if entry.kind is Kind.USER:
             self.anchor()
@@ -138,12 +148,14 @@ class Transcript(VerticalScroll, can_focus=False):
     # --- the window
 
     async def _mount_tail(self) -> None:
+        await self._mount_window(max(len(self._entries) - TAIL, 0), len(self._entries))
+
+    async def _mount_window(self, first: int, last: int) -> None:
         with self.app.batch_update():
             await self.remove_children(EntryView)
             self._views.clear()
-            self._last = len(self._entries)
-            self._first = max(self._last - TAIL, 0)
-            await self._mount_views(self._entries[self._first :])
+            self._first, self._last = first, last
+            await self._mount_views(self._entries[first:last])
 
     async def _mount_views(self, entries: Iterable[Entry], before: Widget | None = None) -> None:
         views = [view_of(entry, growing=entry.key == self._growing) for entry in entries]
@@ -151,15 +163,25 @@ class Transcript(VerticalScroll, can_focus=False):
         await self.mount_all(views, before=before)
 
     async def _trim_top(self) -> None:
-        excess = len(self._views) - MAX_LIVE
+        excess = self._excess(self.live)
         await self._unmount(self._entries[self._first : self._first + excess])
         self._first += excess
 
     async def _trim_bottom(self) -> None:
-        excess = len(self._views) - MAX_LIVE
-        if excess > 0:
-            await self._unmount(self._entries[self._last - excess : self._last])
-            self._last -= excess
+        excess = self._excess(self.live[::-1])
+        await self._unmount(self._entries[self._last - excess : self._last])
+        self._last -= excess
+
+    def _excess(self, views: list[EntryView]) -> int:
+        """How many of these can go: all over MAX_LIVE, unless what stays would hardly fill the screen."""
+        spare = self.virtual_size.height - SCREENS_KEPT * self.size.height
+        excess = 0
+        for view in views[: max(len(views) - MAX_LIVE, 0)]:
+            spare -= view.outer_size.height
+            if spare < 0:
+                break
+            excess += 1
+        return excess
 
     async def _unmount(self, entries: Iterable[Entry]) -> None:
         for view in [self._views.pop(entry.key) for entry in entries]:
@@ -195,6 +217,7 @@ class Transcript(VerticalScroll, can_focus=False):
         finally:
             self._held = None
             self._shifting = False
+        self.call_after_refresh(self._fetch_if_at_edge)  # the person may have scrolled on meanwhile
 
     async def _fetch_older(self) -> None:
         top = self.live[0]
@@ -212,8 +235,7 @@ class Transcript(VerticalScroll, can_focus=False):
         fresh = self._entries[self._last : self._last + CHUNK]
         self._last += len(fresh)
         await self._mount_views(fresh)
-        if len(self._views) > MAX_LIVE:
-            await self._trim_top()
+        await self._trim_top()
 
     def _hold(self, view: Widget) -> None:
         """Keep a widget where it is on the screen, whatever is mounted or removed above it."""
@@ -229,6 +251,8 @@ class Transcript(VerticalScroll, can_focus=False):
         result = super().arrange(size, optimal)
         # Textual would push what is shorter than the screen down to its end.
         self._anchored = result.total_region.bottom > size.height
+        # The end of what is mounted is not the end of the conversation.
+        self._anchor_released |= self._last < len(self._entries)
         if self._held is not None:
             view, offset = self._held
             for placement in result.placements:

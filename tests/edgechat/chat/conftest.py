@@ -102,6 +102,7 @@ class ScriptedEngine:
         self.deaf = False
         self.starts = 0
         self.closed = False
+        self.forgotten: list[str] = []
 
     async def start(self) -> ModelInfo:
         self.starts += 1
@@ -117,6 +118,9 @@ class ScriptedEngine:
         steps = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         self.running.append(ScriptedAnswer(steps, request, self.deaf))
         return self.running[-1]
+
+    def forget(self, conversation: str) -> None:
+        self.forgotten.append(conversation)
 
     async def close(self) -> None:
         self.closed = True

@@ -433,6 +433,7 @@ async def test_deleting(chat, engine, store, wait_until) -> None:
     await chat.delete(first)
     assert texts(chat) == ["Two", "Hello there."]
     await chat.delete(chat.conversation_id)
+    assert engine.forgotten == [request.conversation for request in engine.requests]
     assert chat.entries == []
     assert store.search("") == []
 
@@ -522,3 +523,16 @@ async def test_closing_saves_the_running_answer(chat, engine, store, wait_until)
     await chat.close()
     assert engine.closed
     assert saved(store, chat.conversation_id)[1] == ("assistant", "One, ", "stopped")
+
+
+async def test_a_conversation_keeps_its_name_in_the_engine(chat, engine, store, wait_until) -> None:
+    await ready(chat, wait_until)
+    await ask(chat, wait_until, "One")
+    first = chat.conversation_id
+    await chat.new()
+    await ask(chat, wait_until, "Two")
+    await chat.resume(first)
+    await ask(chat, wait_until, "Three")
+    names = [request.conversation for request in engine.requests]
+    assert names[0] == names[2] != names[1]
+    assert all(names)
