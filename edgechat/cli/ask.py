@@ -2,10 +2,11 @@
 
 import stat
 import sys
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from edgechat.cli.options import KVTypeOption
 from edgechat.engine.process.spawn import spawn_host
 from edgechat.errors import UsageError
 
@@ -41,6 +42,11 @@ def ask(
         int | None, typer.Option(min=0, max=2**24, help="Tokens of context; 0: automatic.")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=0, max=512, help="Threads; 0: automatic.")] = None,
+    kv_type: KVTypeOption = None,
+    overflow: Annotated[
+        Literal["refuse", "window"],
+        typer.Option(help="A prompt longer than the context: refuse it, or cut its middle."),
+    ] = "refuse",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, when it is done.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")] = False,
 ) -> None:
@@ -60,7 +66,11 @@ def ask(
         model, given = (words[0], words[1]) if len(words) == 2 else ("", words[0] if words else "-")
         asking = Asking(
             load=config.engine.load(
-                resolve(model or config.chat.model), n_ctx=ctx, n_threads=threads, n_sequences=1
+                resolve(model or config.chat.model),
+                n_ctx=ctx,
+                n_threads=threads,
+                kv_type=kv_type,
+                n_sequences=1,
             ),
             sampling=config.sampling.settings(
                 temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
@@ -70,6 +80,7 @@ def ask(
             raw=raw,
             max_tokens=config.sampling.max_tokens if max_tokens is None else max_tokens,
             stop=tuple(stop or ()),
+            overflow=overflow,
             as_json=as_json,
             quiet=quiet,
         )

@@ -5,13 +5,14 @@ import contextlib
 import signal
 import sys
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
 from edgechat.cli import output
 from edgechat.engine.process.answer import Answer
 from edgechat.engine.process.client import EngineClient, error_from_code
-from edgechat.engine.process.messages import Delta, Finished, Generate, Note, Prefilled, Refused
+from edgechat.engine.process.messages import Delta, Evicted, Finished, Generate, Note, Prefilled, Refused
 from edgechat.engine.process.spawn import HostProcess
 from edgechat.errors import ExitCode
 from edgechat.records import FinishReason, LoadSettings, SamplingSettings, Timings
@@ -36,6 +37,7 @@ class Asking:
     raw: bool = False
     max_tokens: int = 0
     stop: tuple[str, ...] = ()
+    overflow: Literal["refuse", "window"] = "refuse"
     as_json: bool = False
     quiet: bool = False
 
@@ -49,7 +51,21 @@ class Asking:
             sampling=self.sampling,
             stop=self.stop,
             max_tokens=self.max_tokens,
+            overflow=self.overflow,
         )
+
+
+class Unseen(msgspec.Struct, frozen=True):
+    """What the model did not see at the end, as the context was full."""
+
+    messages: tuple[int, ...]
+    """Whole messages, counted from 0, the system prompt among them."""
+    cut: tuple[int, ...]
+    """Messages of which it saw a part; the last number is the answer's own."""
+    lost_tokens: int
+    pinned_tokens: int
+    """Tokens at the beginning that stay whatever goes."""
+    context_tokens: int
 
 
 class Result(msgspec.Struct):
@@ -62,6 +78,8 @@ class Result(msgspec.Struct):
     timings: Timings = NO_TIMINGS
     model: str = ""
     notes: list[str] = []
+    window: Unseen | None = None
+    """None where the model saw all."""
 
 
 class Turn:
@@ -102,6 +120,10 @@ class Turn:
                         self.write(event.text)
                     case Note():
                         self.note(event.text)
+                    case Evicted():
+                        self.result.window = Unseen(
+                            event.messages, event.cut, event.n_lost, event.n_pinned, event.n_kept
+                        )
                     case Finished():
                         self.finish(event, client.load_s)
                     case Refused():

@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from edgechat.cli.options import KVTypeOption
+
 app = typer.Typer(rich_markup_mode=None)
 
 
@@ -34,6 +36,7 @@ def chat(
         int | None, typer.Option(min=0, max=2**24, help="Tokens of context; 0: automatic.")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=0, max=512, help="Threads; 0: automatic.")] = None,
+    kv_type: KVTypeOption = None,
     gpu_layers: Annotated[
         int | None, typer.Option(min=-1, help="Layers on the GPU; -1: all that fit.")
     ] = None,
@@ -44,6 +47,7 @@ def chat(
     import sys
 
     from edgechat import paths, settings
+    from edgechat.engine.process.state_files import states_dir
     from edgechat.errors import UsageError
     from edgechat.history import open_history
     from edgechat.library.local import model_name
@@ -58,7 +62,16 @@ def chat(
 
     config = settings.load()
     path = resolve(config.chat.model if model is None else model)
-    load = config.engine.load(path, n_ctx=ctx, n_threads=threads, n_gpu_layers=gpu_layers)
+    load = config.engine.load(
+        path,
+        n_ctx=ctx,
+        n_threads=threads,
+        kv_type=kv_type,
+        n_gpu_layers=gpu_layers,
+        state_folder=str(states_dir()),
+        state_memory_bytes=config.cache.memory_mb << 20,
+        state_disk_bytes=config.cache.disk_mb << 20,
+    )
     sampling = config.sampling.settings(
         temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed
     )

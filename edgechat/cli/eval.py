@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from edgechat.cli.options import KVTypeOption
 from edgechat.cli.output import answer, json_object, note
 from edgechat.engine.process.messages import Scored
 from edgechat.engine.process.spawn import HostProcess, spawn_host
@@ -56,6 +57,7 @@ def evaluate(
         int, typer.Option("--ctx", min=8, max=2**20, help="Tokens of a window; its second half is scored.")
     ] = DEFAULT_WINDOW,
     threads: Annotated[int | None, typer.Option(min=0, max=512, help="Threads; 0: automatic.")] = None,
+    kv_type: KVTypeOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, when it is done.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")] = False,
 ) -> None:
@@ -66,7 +68,9 @@ def evaluate(
         from edgechat import settings
         from edgechat.library.resolve import resolve
 
-        load = settings.load().engine.load(resolve(model), n_ctx=ctx, n_threads=threads, n_sequences=1)
+        load = settings.load().engine.load(
+            resolve(model), n_ctx=ctx, n_threads=threads, kv_type=kv_type, n_sequences=1
+        )
         with _progress(shown=not quiet and sys.stderr.isatty()) as on_window:
             result, notes = asyncio.run(_score(load, host, content, ctx, on_window))
     finally:

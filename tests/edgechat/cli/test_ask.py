@@ -74,7 +74,7 @@ def test_json_is_one_object(model, capfd):
     assert err == ""
     result = json.loads(out)
     assert out.count("\n") == 1
-    assert result.keys() == {"text", "tokens", "finish_reason", "timings", "model", "notes"}
+    assert result.keys() == {"text", "tokens", "finish_reason", "timings", "model", "notes", "window"}
     assert result["text"] == "hello"
     assert bytes(result["tokens"]) == b"hello"
     assert result["finish_reason"] == "stop"
@@ -266,3 +266,26 @@ def test_the_parent_of_the_engine_imports_nothing_heavy(model):
     )  # fmt: skip
     assert done.stdout == "hi\n"
     assert done.stderr == "0 []\n"
+
+
+def test_a_prompt_longer_than_the_context(model, capfd):
+    long = "say " + "x" * 400
+    assert main(["ask", model, long, "--ctx", "256"]) == 2
+    error = capfd.readouterr().err
+    assert "too long" in error
+    assert "--overflow window" in error
+    arguments = ["ask", model, long, "-t", "0", "--ctx", "256", "--overflow", "window", "--max-tokens", "8"]
+    assert main([*arguments, "--json"]) == 0
+    result = json.loads(capfd.readouterr().out)
+    assert result["window"]["messages"] == []
+    assert result["window"]["cut"] == [0]
+    assert result["window"]["lost_tokens"] > 100
+    assert "middle of the prompt" in result["notes"][0]
+
+
+def test_an_answer_longer_than_the_context(model, capfd):
+    assert main(["ask", model, "count 200", "-t", "0", "--ctx", "256", "--max-tokens", "400", "--json"]) == 0
+    result = json.loads(capfd.readouterr().out)
+    assert len(result["tokens"]) == 400
+    assert result["window"]["cut"] == [1]
+    assert result["window"]["context_tokens"] <= 256
