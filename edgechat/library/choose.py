@@ -70,6 +70,8 @@ def candidates(files: Iterable[RemoteFile]) -> list[Candidate]:
     split: dict[tuple[str, str], dict[int, RemoteFile]] = {}
     for file in files:
         name = file.base_name
+        if ".." in PurePosixPath(file.name).parts or name.startswith(".") or not name.isprintable():
+            continue  # no file of ours has such a name
         if not name.endswith(".gguf") or COMPANION.search(name) or NOT_MODELS.search(name):
             continue
         match = SPLIT_NAME.match(name)

@@ -42,8 +42,7 @@ def explain(error: Exception, endpoint: str, repository: str, file: str = "") ->
         (
             errors.RepositoryNotFoundError,
             NotFoundError,
-            f"{endpoint} has no repository {repository}, or it is private: find its name with "
-            "`edgechat models search --online`, or set HF_TOKEN",
+            _missing(endpoint, repository),
         ),
         (
             (errors.EntryNotFoundError, errors.RevisionNotFoundError),
@@ -61,6 +60,13 @@ def explain(error: Exception, endpoint: str, repository: str, file: str = "") ->
     return _connection(error, endpoint)
 
 
+def _missing(endpoint: str, repository: str) -> str:
+    return (
+        f"{endpoint} has no repository {repository}, or it is private: find its name with "
+        "`edgechat models search --online`, or set HF_TOKEN"
+    )
+
+
 def _refused(error: Any, endpoint: str, repository: str) -> Exception:
     """What a status of HTTP means that is none of the hub's own errors."""
     status = error.response.status_code
@@ -69,6 +75,8 @@ def _refused(error: Any, endpoint: str, repository: str) -> Exception:
         return Transient(f"{endpoint} {said}", retry_after(error.response.headers))
     if status == 416:
         return Transient("the server has less of the file than came before")
+    if status == 401 and not error.response.request.headers.get("Authorization"):
+        return NotFoundError(_missing(endpoint, repository))  # the hub tells strangers no more
     remedies = {
         401: (NetworkError, "HF_TOKEN is not valid; set a new one, or unset it"),
         403: (NetworkError, "set HF_TOKEN to a token that may read it"),
