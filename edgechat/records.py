@@ -90,6 +90,9 @@ class LoadSettings(msgspec.Struct, frozen=True):
     """Memory for the states of idle conversations; 0 keeps none."""
     state_disk_bytes: int = 0
     """Disk for states in `state_folder`; 0 keeps none."""
+    fixed: tuple[str, ...] = ()
+    """Fields that the person chose: where memory is short they are honoured or refused, never changed. A
+    context other than 0 always is."""
 
     def __post_init__(self) -> None:
         """Refuse what no engine could be loaded with.

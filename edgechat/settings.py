@@ -100,9 +100,10 @@ class EngineSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "n_gpu_layers": self.gpu_layers,
             "kv_type": self.kv_type,
         }
-        values |= {name: value for name, value in changed.items() if value is not None}
+        given = {name: value for name, value in changed.items() if value is not None}
+        fixed = tuple(name for name in ("kv_type", "n_batch", "n_gpu_layers") if name in given)
         try:
-            return LoadSettings(path=str(path), **values)
+            return LoadSettings(path=str(path), fixed=fixed, **values | given)
         except ValueError as error:
             raise UsageError(str(error)) from error
 
