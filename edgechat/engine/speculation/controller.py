@@ -22,7 +22,7 @@ All times here are in plain steps of the batch at hand, so the rule holds beside
 longer batch makes all of them wait.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -59,6 +59,8 @@ class Round:
     """Seconds of drafting, which came on top."""
     n_computed: int = 0
     """Drafts that were computed in `draft_s`, verified or not."""
+    catch_up_s: float = 0.0
+    """Seconds in which the draft model first read what had been written without it."""
     rows: int = 0
     """Tokens of other sequences in the same batch."""
 
@@ -120,18 +122,25 @@ class Controller:
     PROBE_SHARE = 0.01
     """A probe may take so much of the time since the one before."""
 
-    def __init__(self, cost: StepCost, calibration: Calibration, longest: int = 15) -> None:
+    def __init__(
+        self,
+        cost: StepCost,
+        calibration: Calibration,
+        longest: int = 15,
+        draft_s: Mapping[Source, float] | None = None,
+    ) -> None:
         """Decide with what is known of times and acceptance.
 
         Args:
             cost: V. Whoever runs the steps tells it of them, once a step; this class only asks.
             calibration: told here how drafts fared.
-            longest: most drafts in a round: what the window keeps free.
+            longest: most drafts in a round.
+            draft_s: seconds that one draft takes, by proposer, as measured at load; unknown ones are learnt.
         """
         self.cost = cost
         self.calibration = calibration
         self.longest = longest
-        self._draft_s: dict[Source, float] = {}
+        self._draft_s: dict[Source, float] = dict(draft_s or {})
         self._pause: dict[Source, int] = {}
         self._pause_now: dict[Source, int] = {}
         self._score = 0.0
@@ -198,13 +207,23 @@ class Controller:
         self._expected = 1 + sum(standing[:k])
         return k
 
-    def wants_more(self, source: Source, drafts: Sequence[Draft], rows: int = 0) -> bool:
-        """Whether `source`, whose drafts must be computed, should compute one more after `drafts`."""
+    def wants_more(
+        self, source: Source, drafts: Sequence[Draft], rows: int = 0, catch_up_s: float = 0.0
+    ) -> bool:
+        """Whether `source`, whose drafts must be computed, should compute one more after `drafts`.
+
+        Args:
+            source: who would draft.
+            drafts: what it has drafted for this step.
+            rows: tokens of other sequences in the same batch.
+            catch_up_s: what the next draft takes beyond the usual, to read what it has not seen.
+        """
         n = len(drafts)
         if n >= self.longest or self.cost.plain_due(rows + 1):
             return False
         each = self._draft_time(source, rows)
-        losses = [loss + each * k for k, loss in enumerate(self._losses(self.longest, rows), start=1)]
+        late = catch_up_s / self._plain_s(rows)
+        losses = [loss + late + each * k for k, loss in enumerate(self._losses(self.longest, rows), start=1)]
         if losses[n] <= self.credit:
             standing = 1.0
             for place, draft in enumerate(drafts):
@@ -228,8 +247,8 @@ class Controller:
         drafts, rows = round_.drafts, round_.rows
         n_tokens, n_drafts = len(round_.tokens), len(drafts)
         self._learn(round_)
-        plain_s = self.cost(rows + 1) / (rows + 1)
-        draft_steps = round_.draft_s / plain_s
+        plain_s = self._plain_s(rows)
+        draft_steps = (round_.draft_s + round_.catch_up_s) / plain_s
         steps = 1 + draft_steps + (self._losses(n_drafts, rows)[-1] if n_drafts else 0.0)
         measured = steps if round_.seconds is None else round_.seconds / plain_s + draft_steps
         self.credit = min(self.MOST, self.credit + n_tokens - steps + self.EARN * n_tokens)
@@ -313,7 +332,11 @@ class Controller:
         return [(self.cost(rows + k + 1) - base) / base * (rows + 1) for k in range(1, n + 1)]
 
     def _draft_time(self, source: Source, rows: int) -> float:
-        return self._draft_s.get(source, 0.0) / self.cost(rows + 1) * (rows + 1)
+        return self._draft_s.get(source, 0.0) / self._plain_s(rows)
+
+    def _plain_s(self, rows: int) -> float:
+        """Seconds of a plain step of this sequence, `rows` others beside it."""
+        return self.cost(rows + 1) / (rows + 1)
 
     def _probe_due(self, source: Source, loss: float) -> bool:
         since = self._since_probe.setdefault(source, self.PAUSE)
