@@ -130,10 +130,10 @@ class ScriptedRuntime:
         self._sequences[sequence] = []
 
     def export_state(self, sequence: int) -> bytes:
-        return bytes(t % 256 for t in self._sequences[sequence])
+        return np.array(self._sequences[sequence], dtype=np.int32).tobytes()
 
     def import_state(self, sequence: int, state: bytes) -> None:
-        self._sequences[sequence] = list(state)
+        self._sequences[sequence] = np.frombuffer(state, dtype=np.int32).tolist()
 
     def set_threads(self, n_decode: int, n_prefill: int) -> None:
         pass
