@@ -1,6 +1,9 @@
 """Numbers as a person reads them."""
 
+import time
+
 UNITS = ("B", "kB", "MB", "GB", "TB")
+SPANS = ((86_400 * 7, "week"), (86_400, "day"), (3_600, "hour"), (60, "minute"))
 
 
 def bytes_text(count: int) -> str:
@@ -22,3 +25,20 @@ def count_text(count: int) -> str:
             share = count / limit
             return f"{share:.0f}{unit}" if share >= 99.95 else f"{share:.3g}{unit}"
     return str(count)
+
+
+def ago(moment: float | None, now: float | None = None) -> str:
+    """How long ago that was: "3 days ago"; "" for None.
+
+    Args:
+        moment: in seconds since 1970.
+        now: None for now.
+    """
+    if moment is None:
+        return ""
+    passed = (time.time() if now is None else now) - moment
+    for seconds, name in SPANS:
+        if passed >= seconds:
+            count = int(passed // seconds)
+            return f"{count} {name}{'s' if count > 1 else ''} ago"
+    return "just now"

@@ -60,13 +60,13 @@ def ask(
     try:
         from edgechat import settings
         from edgechat.cli.asking import Asking, run
-        from edgechat.library.resolve import resolve
+        from edgechat.library.resolve import resolve_to_load
 
         config = settings.load()
         model, given = (words[0], words[1]) if len(words) == 2 else ("", words[0] if words else "-")
         asking = Asking(
             load=config.engine.load(
-                resolve(model or config.chat.model),
+                resolve_to_load(model or config.chat.model),
                 n_ctx=ctx,
                 n_threads=threads,
                 kv_type=kv_type,

@@ -51,7 +51,7 @@ def chat(
     from edgechat.errors import UsageError
     from edgechat.history import open_history
     from edgechat.library.local import model_name
-    from edgechat.library.resolve import resolve
+    from edgechat.library.resolve import resolve_to_load
 
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
         raise UsageError('the chat needs a terminal; in pipes and scripts use `edgechat ask "..."`')
@@ -61,7 +61,7 @@ def chat(
         raise UsageError("--continue and --resume: give one of them")
 
     config = settings.load()
-    path = resolve(config.chat.model if model is None else model)
+    path = resolve_to_load(config.chat.model if model is None else model)
     load = config.engine.load(
         path,
         n_ctx=ctx,

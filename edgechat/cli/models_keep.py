@@ -1,0 +1,106 @@
+"""`edgechat models rm` and `du`: what the models on this machine take, and how it is given back."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgechat.cli.output import json_object, note
+from edgechat.cli.tables import table
+from edgechat.errors import UsageError
+from edgechat.units import bytes_text
+
+if TYPE_CHECKING:
+    from edgechat.library.remove import Removal
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def rm(
+    models: Annotated[list[str] | None, typer.Argument(metavar="[MODEL]...", help="Names or paths.")] = None,
+    *,
+    unfinished: Annotated[
+        bool, typer.Option("--unfinished", help="Downloads that were not finished.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also what is another program's, or linked to.")
+    ] = False,
+) -> None:
+    """Remove models, once you have said yes. Of a link, the link alone goes.
+
+    What other programs or your own folders keep is left to them, unless --force says otherwise.
+    """
+    from edgechat.library.remove import plan_removal, remove, remove_unfinished
+    from edgechat.library.resolve import resolve_model
+
+    if not models and not unfinished:
+        raise UsageError("name a model, as in: edgechat models rm qwen3-4b; `edgechat models ls` lists them")
+    removals = [plan_removal(resolve_model(name)) for name in dict.fromkeys(models or ())]
+    for removal in removals:
+        _check(removal, force)
+    if not yes:
+        _confirm(removals, unfinished)
+    for removal in removals:
+        remove(removal)
+        what = "link removed" if removal.is_link else f"removed, {bytes_text(removal.freed_bytes)} freed"
+        note(f"{removal.model.name}: {what}")
+    if unfinished:
+        note(f"unfinished downloads: removed, {bytes_text(remove_unfinished())} freed")
+
+
+def du(as_json: AsJson = False) -> None:
+    """Say what each place with models takes."""
+    from edgechat.library.usage_of_disk import disk_use
+
+    places = disk_use()
+    if as_json:
+        json_object({"places": places, "total_bytes": sum(one.size_bytes for one in places)})
+        return
+    rows = [(one.program, str(one.models), bytes_text(one.size_bytes), one.folder) for one in places]
+    rows.append(("total", str(sum(one.models for one in places)), bytes_text(_total(places)), ""))
+    table(("place", "models", "size", "folder"), rows)
+    if any(one.program == "unfinished downloads" for one in places):
+        note("pull goes on with unfinished downloads; `edgechat models rm --unfinished` removes them")
+
+
+def _total(places: "list[Any]") -> int:
+    return sum(one.size_bytes for one in places)
+
+
+def _check(removal: "Removal", force: bool) -> None:
+    """Refuse what needs --force.
+
+    Raises:
+        UsageError: it does, and was not given.
+    """
+    from edgechat.library.remove import remedy
+
+    model = removal.model
+    if removal.foreign and not force:
+        raise UsageError(
+            f"{model.name} is kept by {model.program}: {remedy(model)}, or give --force "
+            f"(it removes {model.path})"
+        )
+    if removal.warning and not force:
+        raise UsageError(f"{removal.warning}, and would be broken: remove that first, or give --force")
+
+
+def _confirm(removals: "list[Removal]", unfinished: bool) -> None:
+    """Ask whether to remove them.
+
+    Raises:
+        UsageError: nobody can be asked.
+        Abort: the answer is no.
+    """
+    from edgechat.library.remove import unfinished as find_unfinished
+
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError("nobody to ask: --yes removes without asking")
+    for removal in removals:
+        what = "link" if removal.is_link else bytes_text(removal.freed_bytes)
+        note(f"{removal.model.name}: {removal.model.path} ({what})")
+    if unfinished:
+        size = sum(size for _, size in find_unfinished())
+        note(f"unfinished downloads ({bytes_text(size)})")
+    typer.confirm("Remove?", abort=True, err=True)
