@@ -1,8 +1,4 @@
-"""Reads config.json: the numbers that make a decoder, checked, in one record.
-
-transformers has written these numbers under several names over the years (`rope_theta` and `rope_scaling`
-until version 4, `rope_parameters` since 5); both forms are read.
-"""
+"""Reads config.json: the numbers that make a decoder, checked, in one record."""
 
 import math
 from collections.abc import Mapping
@@ -11,42 +7,78 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from models.errors import BrokenModelFile, UnsupportedModel
+from models.config_reader import Reader
+from models.errors import UnsupportedModel
+from models.rope_config import Rope, RopeKind, RopeScaling, llama3_factors, read_ropes
+
+__all__ = [
+    "Experts",
+    "Layout",
+    "ModelConfig",
+    "Norms",
+    "QueryNorm",
+    "Rope",
+    "RopeKind",
+    "RopeScaling",
+    "llama3_factors",
+    "parse",
+]
 
 MAX_LAYERS = 512
 MAX_SIZE = 2**24
 
+NULLABLE = ("sliding_window", "attn_logit_softcapping", "final_logit_softcapping")
+"""Where null says "none", and not "as usual"."""
 
-class RopeKind(StrEnum):
-    """How the rotary frequencies were stretched to a longer context."""
 
-    LINEAR = "linear"
-    LLAMA3 = "llama3"
-    YARN = "yarn"
+class Norms(StrEnum):
+    """Where a layer's norms stand."""
+
+    BEFORE = "before"
+    """Before attention and before the MLP."""
+    AROUND = "around"
+    """Before and after each (Gemma 2 and 3)."""
+    AFTER = "after"
+    """After each (OLMo 2)."""
+
+
+class QueryNorm(StrEnum):
+    """Whether queries and keys are normed before they are rotated."""
+
+    NONE = "none"
+    HEAD = "head"
+    """Each head by itself, all with one weight."""
+    WHOLE = "whole"
+    """All heads together."""
 
 
 @dataclass(frozen=True, slots=True)
-class RopeScaling:
-    """The stretch, and the numbers that its kind needs."""
+class Layout:
+    """What the code of a family fixes and no config.json says."""
 
-    kind: RopeKind
-    factor: float
-    original_context: int = 0
-    """Tokens that the model was first trained on (llama3, yarn)."""
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    attention_factor: float | None = None
-    """Yarn's factor on the logits; None: 0.1 ln(factor) + 1."""
+    norms: Norms = Norms.BEFORE
+    norm_adds_one: bool = False
+    """Norms' weights are stored less one."""
+    query_norm: QueryNorm = QueryNorm.NONE
+    qkv_bias: bool = False
+    """Queries, keys and values have biases, though the output of attention has none (Qwen2)."""
+    scaled_embedding: bool = False
+    """Embeddings are multiplied by the root of hidden_size."""
+    fused: bool = False
+    """Queries, keys and values are one matrix, and so are gate and up."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rope:
-    """Rotary positions: frequency i is theta^(-2i/head_dim)."""
+class Experts:
+    """A mixture of experts in place of the MLP."""
 
-    theta: float
-    scaling: RopeScaling | None = None
+    count: int
+    used: int
+    """For each token."""
+    size: int
+    """Of the inner layer of each."""
+    normalized: bool
+    """The weights of those used add up to one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +116,18 @@ class ModelConfig:
     bidirectional: bool
     name: str
     """What the checkpoint calls itself, or ""."""
+    layout: Layout
+    rotary_layers: tuple[bool, ...]
+    """For each layer whether it has rotary positions (SmolLM3 leaves some without)."""
+    experts: Experts | None
+    expert_layers: tuple[bool, ...]
+    """For each layer whether it has experts in place of an MLP."""
+    embedding_multiplier: float
+    residual_multiplier: float
+    """Of what attention and MLP add."""
+    attention_multiplier: float | None
+    """The logits of attention are multiplied by it (Granite) instead of divided by a root."""
+    logits_divisor: float
 
     @property
     def q_size(self) -> int:
@@ -95,14 +139,46 @@ class ModelConfig:
         """Rows of the key projection, and of the value projection."""
         return self.n_kv_heads * self.head_dim
 
+    @property
+    def qkv_bias(self) -> bool:
+        """Whether queries, keys and values have biases."""
+        return self.attention_bias or self.layout.qkv_bias
 
-def parse(raw: Mapping[str, Any], defaults: Mapping[str, Any], where: Path) -> ModelConfig:
+    @property
+    def rotary_dim(self) -> int:
+        """How many numbers of a head are rotated."""
+        return self.rope.rotated(self.head_dim)
+
+    @property
+    def score_scale(self) -> float:
+        """What the products of queries and keys are multiplied by."""
+        if self.attention_multiplier is not None:
+            return self.attention_multiplier
+        return 1 / math.sqrt(self.attention_scale or self.head_dim)
+
+    @property
+    def embedding_scale(self) -> float:
+        """What embeddings are multiplied by."""
+        return self.embedding_multiplier * (
+            math.sqrt(self.hidden_size) if self.layout.scaled_embedding else 1.0
+        )
+
+    @property
+    def least_window(self) -> int:
+        """Tokens that every layer sees at least, whatever the length of the text."""
+        return min(self.sliding_window or self.n_ctx, self.n_ctx) if any(self.sliding_layers) else self.n_ctx
+
+
+def parse(
+    raw: Mapping[str, Any], defaults: Mapping[str, Any], where: Path, layout: Layout | None = None
+) -> ModelConfig:
     """The config of a decoder.
 
     Args:
         raw: config.json; of a model with several parts, its `text_config` is taken.
         defaults: what the family's class in transformers assumes where config.json is silent.
         where: the file, for messages.
+        layout: what the family's code fixes; None: Llama's.
 
     Raises:
         BrokenModelFile: a number is missing, of the wrong type or impossible.
@@ -111,7 +187,8 @@ def parse(raw: Mapping[str, Any], defaults: Mapping[str, Any], where: Path) -> M
     top = raw
     if isinstance(raw.get("text_config"), dict):
         raw = {**raw["text_config"]}
-    reader = _Reader({**defaults, **{key: value for key, value in raw.items() if value is not None}}, where)
+    assumed = {key: value for key, value in defaults.items() if key not in NULLABLE or key not in raw}
+    reader = Reader({**assumed, **{key: value for key, value in raw.items() if value is not None}}, where)
     if "quantization_config" in top or "quantization_config" in raw:
         method = (top.get("quantization_config") or raw.get("quantization_config") or {}).get(
             "quant_method", "?"
@@ -135,7 +212,8 @@ def parse(raw: Mapping[str, Any], defaults: Mapping[str, Any], where: Path) -> M
     window = reader.integer("sliding_window", 2**31) if reader.raw.get("sliding_window") else None
     if reader.raw.get("use_sliding_window") is False:
         window = None
-    rope, local_rope = _ropes(reader)
+    rope, local_rope = read_ropes(reader, head_dim)
+    experts = _experts(reader)
     architectures = top.get("architectures")
     return ModelConfig(
         architecture=str(architectures[0]) if isinstance(architectures, list) and architectures else "",
@@ -162,40 +240,18 @@ def parse(raw: Mapping[str, Any], defaults: Mapping[str, Any], where: Path) -> M
         final_soft_cap=reader.optional("final_logit_softcapping"),
         bidirectional=bool(reader.raw.get("use_bidirectional_attention", False)),
         name=str(top.get("_model_name_or_path") or top.get("_name_or_path") or ""),
+        layout=layout or Layout(),
+        rotary_layers=_rotary_layers(reader, n_layers),
+        experts=experts,
+        expert_layers=_expert_layers(reader, n_layers, experts),
+        embedding_multiplier=reader.number("embedding_multiplier", 0.0, 1e9, 1.0),
+        residual_multiplier=reader.number("residual_multiplier", 0.0, 1e9, 1.0),
+        attention_multiplier=reader.optional("attention_multiplier"),
+        logits_divisor=reader.number("logits_scaling", 0.0, 1e9, 1.0),
     )
 
 
-class _Reader:
-    """Takes numbers out of a dictionary that strangers wrote."""
-
-    def __init__(self, raw: Mapping[str, Any], where: Path) -> None:
-        self.raw = raw
-        self.where = where
-
-    def broken(self, what: str) -> BrokenModelFile:
-        return BrokenModelFile(f"{self.where}: {what}")
-
-    def integer(self, key: str, limit: int, default: int | None = None) -> int:
-        value = self.raw.get(key, default)
-        if value is None:
-            raise self.broken(f"{key} is missing")
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
-            raise self.broken(f"{key} is {value!r}: a whole number from 1 to {limit} belongs there")
-        return value
-
-    def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
-        value = self.raw.get(key, default)
-        if value is None:
-            raise self.broken(f"{key} is missing")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low < value <= high:
-            raise self.broken(f"{key} is {value!r}: a number over {low:g} up to {high:g} belongs there")
-        return float(value)
-
-    def optional(self, key: str) -> float | None:
-        return self.number(key, 0.0, 1e9) if self.raw.get(key) is not None else None
-
-
-def _sliding_layers(reader: _Reader, n_layers: int, window: int | None) -> tuple[bool, ...]:
+def _sliding_layers(reader: Reader, n_layers: int, window: int | None) -> tuple[bool, ...]:
     """Which layers slide: listed one by one, or every layer but each n-th."""
     if window is None:
         return (False,) * n_layers
@@ -220,77 +276,38 @@ def _sliding_layers(reader: _Reader, n_layers: int, window: int | None) -> tuple
     return (True,) * n_layers
 
 
-def _ropes(reader: _Reader) -> tuple[Rope, Rope | None]:
-    """The rope of the layers that see all, and that of those with a window."""
-    raw = reader.raw
-    parameters = raw.get("rope_parameters")
-    if isinstance(parameters, dict) and isinstance(parameters.get("full_attention"), dict):
-        local = parameters.get("sliding_attention")
-        return (
-            _rope(reader, {"rope_theta": raw.get("rope_theta"), **parameters["full_attention"]}),
-            _rope(reader, local) if isinstance(local, dict) else None,
-        )
-    scaling = parameters if isinstance(parameters, dict) else raw.get("rope_scaling")
-    if scaling is not None and not isinstance(scaling, dict):
-        raise reader.broken(f"rope_scaling is {scaling!r}: an object belongs there")
-    both = {
-        "rope_theta": raw.get("rope_theta"),
-        "partial_rotary_factor": raw.get("partial_rotary_factor", 1.0),
-        **(scaling or {}),
-    }
-    local_theta = raw.get("rope_local_base_freq")
-    return _rope(reader, both), _rope(reader, {"rope_theta": local_theta}) if local_theta else None
+def _rotary_layers(reader: Reader, n_layers: int) -> tuple[bool, ...]:
+    """SmolLM3 lists which layers have them (as ones, against the key's name), or every n-th has none."""
+    listed = reader.raw.get("no_rope_layers")
+    if isinstance(listed, list):
+        if len(listed) < n_layers:
+            raise reader.broken(f"no_rope_layers has {len(listed)} entries for {n_layers} layers")
+        return tuple(bool(entry) for entry in listed[:n_layers])
+    if "no_rope_layer_interval" in reader.raw:
+        interval = reader.integer("no_rope_layer_interval", 2**16)
+        return tuple((layer + 1) % interval != 0 for layer in range(n_layers))
+    return (True,) * n_layers
 
 
-def _rope(reader: _Reader, raw: Mapping[str, Any]) -> Rope:
-    part = _Reader({key: value for key, value in raw.items() if value is not None}, reader.where)
-    theta = part.number("rope_theta", 0.0, 1e15, 10_000.0)
-    if part.raw.get("partial_rotary_factor", 1.0) != 1.0:
-        raise UnsupportedModel(f"{reader.where}: rotary positions on a part of each head are not supported")
-    kind = part.raw.get("rope_type", part.raw.get("type", "default"))
-    if kind == "default":
-        return Rope(theta)
-    if kind not in set(RopeKind):
-        known = ", ".join(RopeKind)
-        raise UnsupportedModel(f"{reader.where}: rope scaling {kind!r} is not supported: {known} are")
-    context = part.raw.get(
-        "original_max_position_embeddings", reader.raw.get("original_max_position_embeddings")
+def _experts(reader: Reader) -> Experts | None:
+    """transformers has called their number num_experts and num_local_experts."""
+    key = "num_local_experts" if "num_local_experts" in reader.raw else "num_experts"
+    if not reader.raw.get(key):
+        return None
+    count = reader.integer(key, 2**16)
+    return Experts(
+        count=count,
+        used=reader.integer("num_experts_per_tok", count),
+        size=reader.integer("moe_intermediate_size", MAX_SIZE),
+        normalized=bool(reader.raw.get("norm_topk_prob", False)),
     )
-    if context is None and kind != RopeKind.LINEAR:
-        context = reader.integer("max_position_embeddings", 2**31 - 1)
-    scaling = RopeScaling(
-        kind=RopeKind(kind),
-        factor=part.number("factor", 0.0, 1e6),
-        original_context=int(context or 0),
-        low_freq_factor=part.number("low_freq_factor", 0.0, 1e6, 1.0),
-        high_freq_factor=part.number("high_freq_factor", 0.0, 1e6, 4.0),
-        beta_fast=part.number("beta_fast", 0.0, 1e6, 32.0),
-        beta_slow=part.number("beta_slow", 0.0, 1e6, 1.0),
-        attention_factor=part.optional("attention_factor"),
-    )
-    if scaling.kind is RopeKind.LLAMA3 and scaling.low_freq_factor >= scaling.high_freq_factor:
-        raise reader.broken("rope scaling's low_freq_factor must be below its high_freq_factor")
-    if part.raw.get("mscale") is not None or part.raw.get("mscale_all_dim") is not None:
-        raise UnsupportedModel(f"{reader.where}: yarn with mscale is not supported")
-    return Rope(theta, scaling)
 
 
-def llama3_factors(scaling: RopeScaling, theta: float, head_dim: int) -> list[float]:
-    """What each rotary frequency is divided by under "llama3" scaling: head_dim/2 numbers from 1 to `factor`.
-
-    Wavelengths under original_context/high_freq_factor stay, those over original_context/low_freq_factor are
-    stretched by `factor`, and between them the frequency is interpolated (as Meta published for Llama 3.1).
-    """
-    factors = []
-    for i in range(head_dim // 2):
-        wavelength = 2 * math.pi * theta ** (2 * i / head_dim)
-        if wavelength < scaling.original_context / scaling.high_freq_factor:
-            factors.append(1.0)
-        elif wavelength > scaling.original_context / scaling.low_freq_factor:
-            factors.append(scaling.factor)
-        else:
-            smooth = (scaling.original_context / wavelength - scaling.low_freq_factor) / (
-                scaling.high_freq_factor - scaling.low_freq_factor
-            )
-            factors.append(1 / ((1 - smooth) / scaling.factor + smooth))
-    return factors
+def _expert_layers(reader: Reader, n_layers: int, experts: Experts | None) -> tuple[bool, ...]:
+    if experts is None:
+        return (False,) * n_layers
+    step = reader.integer("decoder_sparse_step", 2**16, 1)
+    plain = reader.raw.get("mlp_only_layers") or []
+    if not isinstance(plain, list):
+        raise reader.broken(f"mlp_only_layers is {plain!r}: a list belongs there")
+    return tuple(layer not in plain and (layer + 1) % step == 0 for layer in range(n_layers))

@@ -7,25 +7,22 @@ from pathlib import Path
 
 import numpy as np
 
-from models import config as model_config
 from models import tokenizer as model_tokenizer
 from models.checkpoint import (
     GGUFCheckpoint,
     SafetensorsCheckpoint,
     StoredTensor,
 )
-from models.config import ModelConfig, RopeKind
+from models.config import ModelConfig
 from models.errors import BrokenModelFile, UnsupportedModel
 from models.families import Family, TensorRule, family_of
 from models.families.base import Metadata
 from models.ggml_types import GGMLType
 from models.json_file import read_json
+from models.tensor_names import TensorNames
 from quantize.formats.gguf import Encoded, OutputTensor, copied, encode
 from quantize.plan import Target
 from quantize.tensors import Job, job_for, row_ranges
-
-PREFIXES = ("model.", "language_model.model.", "model.language_model.")
-"""What the decoder's names begin with; the longer ones where it is a part of a model that also sees."""
 
 IGNORED = re.compile(
     r"(rotary_emb\.inv_freq|\.masked_bias|\.attn\.bias)$|^(model\.)?(vision_tower|multi_modal_projector)\."
@@ -66,18 +63,20 @@ def from_folder(folder: Path, checkpoint: SafetensorsCheckpoint, target: Target)
     where = folder / "config.json"
     raw = read_json(where)
     family = family_of(raw, where)
-    config = model_config.parse(raw, family.defaults, where)
+    config = family.read(raw, where)
     family.check(config)
     source = _Source(folder, checkpoint)
     tied = _is_tied(config, source)
     rules = list(family.tensors(config, tied=tied))
     source.check(rules, tied=tied)
-    jobs = [job_for(source.checkpoint, source.tensor(rule.source), rule, target) for rule in rules]
-    jobs += _rope_jobs(config)
+    jobs = [job_for(source.checkpoint, source.tensors(rule), rule, target) for rule in rules]
+    jobs += [_rope_job(name, factors) for name, factors in family.rope_tensors(config).items()]
     vocabulary = model_tokenizer.read(folder, config.vocab_size)
     n_parameters = sum(job.tensor.n_elements for job in jobs if job.source_bytes)
     metadata = _metadata(family, config, folder, target, n_parameters) | _vocabulary(vocabulary)
-    return Conversion(family.gguf, metadata, tuple(jobs), n_parameters, vocabulary.notes)
+    return Conversion(
+        family.gguf, metadata, tuple(jobs), n_parameters, (*family.notes(config), *vocabulary.notes)
+    )
 
 
 def from_gguf(checkpoint: GGUFCheckpoint, target: Target) -> Conversion:
@@ -89,7 +88,7 @@ def from_gguf(checkpoint: GGUFCheckpoint, target: Target) -> Conversion:
     jobs = []
     for stored in checkpoint.tensors.values():
         rule = TensorRule(stored.name, stored.name, stored.shape)
-        jobs.append(job_for(checkpoint, stored, rule, target))
+        jobs.append(job_for(checkpoint, (stored,), rule, target))
     metadata = copied(
         checkpoint.header, without=("general.file_type", "general.quantization_version", "split.count",
                                     "split.no", "split.tensors.count"),
@@ -107,45 +106,27 @@ class _Source:
     def __init__(self, folder: Path, checkpoint: SafetensorsCheckpoint) -> None:
         self.folder = folder
         self.checkpoint = checkpoint
-        found = [prefix for prefix in PREFIXES if f"{prefix}embed_tokens.weight" in checkpoint.tensors]
-        if not found:
-            raise BrokenModelFile(f"{folder} has no tensor model.embed_tokens.weight: no complete checkpoint")
-        self.prefix = found[0]
-
-    def name(self, plain: str) -> str:
-        if plain.startswith("model."):
-            return self.prefix + plain.removeprefix("model.")
-        for candidate in (plain, f"language_model.{plain}"):
-            if candidate in self.checkpoint.tensors:
-                return candidate
-        return plain
+        self.names = TensorNames(folder, checkpoint.tensors)
 
     def tensor(self, plain: str) -> StoredTensor:
-        return self.checkpoint.tensors[self.name(plain)]
+        return self.checkpoint.tensors[self.names.name(plain)]
 
-    def has(self, plain: str) -> bool:
-        return self.name(plain) in self.checkpoint.tensors
+    def tensors(self, rule: TensorRule) -> tuple[StoredTensor, ...]:
+        return tuple(self.tensor(name) for name in rule.sources)
 
     def check(self, rules: list[TensorRule], *, tied: bool) -> None:
         """Each tensor is there, of the right shape and of a type that can be read, and no others are."""
-        missing = [rule.source for rule in rules if not self.has(rule.source)]
+        plain = [name for rule in rules for name in rule.sources]
+        missing = [name for name in plain if not self.names.has(name)]
         if missing:
             raise BrokenModelFile(
                 f"{self.folder}: {len(missing)} tensors are missing, the first is {missing[0]}"
             )
         for rule in rules:
-            stored = self.tensor(rule.source)
-            if stored.shape != rule.shape:
-                raise BrokenModelFile(
-                    f"{stored.file}: {stored.name} has the shape {list(stored.shape)}, config.json makes it "
-                    f"{list(rule.shape)}: the files don't belong together"
-                )
-            if stored.dtype not in {"F32", "F16", "BF16"}:
-                raise UnsupportedModel(
-                    f"{stored.file}: {stored.name} is of type {stored.dtype}: F32, F16 and BF16 are supported"
-                )
-        known = {self.name(rule.source) for rule in rules}
-        known |= {self.name("lm_head.weight")} if tied else set()
+            for name in rule.sources:
+                self.names.checked(name, rule.shape[1:] if rule.parts else rule.shape)
+        known = {self.names.name(name) for name in plain}
+        known |= {self.names.name("lm_head.weight")} if tied else set()
         extra = [name for name in self.checkpoint.tensors if name not in known and not IGNORED.search(name)]
         if extra:
             raise UnsupportedModel(
@@ -157,7 +138,7 @@ def _is_tied(config: ModelConfig, source: _Source) -> bool:
     """Whether the output matrix is the embedding: said so, and no other one is in the files."""
     if not config.tied:
         return False
-    if not source.has("lm_head.weight"):
+    if not source.names.has("lm_head.weight"):
         return True
     embedding, head = source.tensor("model.embed_tokens.weight"), source.tensor("lm_head.weight")
     if embedding.shape != head.shape or embedding.dtype != head.dtype:
@@ -169,15 +150,10 @@ def _is_tied(config: ModelConfig, source: _Source) -> bool:
     )
 
 
-def _rope_jobs(config: ModelConfig) -> list[Job]:
-    """llama3's scaling is a tensor: what each rotary frequency is divided by."""
-    scaling = config.rope.scaling
-    if scaling is None or scaling.kind is not RopeKind.LLAMA3:
-        return []
-    factors = model_config.llama3_factors(scaling, config.rope.theta, config.head_dim)
+def _rope_job(name: str, factors: list[float]) -> Job:
+    """What each rotary frequency is divided by, as a tensor."""
     raw = np.asarray(factors, np.float32).tobytes()
-    tensor = OutputTensor("rope_freqs.weight", (len(factors),), GGMLType.F32)
-    return [Job(tensor, lambda: iter((raw,)), 0)]
+    return Job(OutputTensor(name, (len(factors),), GGMLType.F32), lambda: iter((raw,)), 0)
 
 
 # --- metadata

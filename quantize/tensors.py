@@ -30,18 +30,25 @@ class Job:
     source_bytes: int
 
 
-def job_for(checkpoint: Checkpoint, stored: StoredTensor, rule: TensorRule, target: Target) -> Job:
-    """How a tensor of a checkpoint becomes one of the result."""
-    kind = _type_of(rule, stored, target)
+def job_for(
+    checkpoint: Checkpoint, sources: tuple[StoredTensor, ...], rule: TensorRule, target: Target
+) -> Job:
+    """How a tensor of a checkpoint, or a stack of several, becomes one of the result."""
+    kind = _type_of(rule, sources[0], target)
     tensor = OutputTensor(rule.target, rule.shape, kind)
-    return Job(tensor, lambda: _chunks(checkpoint, stored, rule, kind), stored.n_bytes)
+
+    def chunks() -> Chunks:
+        for stored in sources:
+            yield from _chunks(checkpoint, stored, rule, kind)
+
+    return Job(tensor, chunks, sum(stored.n_bytes for stored in sources))
 
 
 def _type_of(rule: TensorRule, stored: StoredTensor, target: Target) -> GGMLType:
     """Vectors stay in float32, as llama.cpp wants them; rows that don't fill blocks go to float16."""
     if stored.dtype.startswith("I") and stored.type not in PLAIN and BLOCKS[stored.type].elements == 1:
         return stored.type
-    if len(rule.shape) < 2:
+    if len(rule.shape) < 2 or rule.exact:
         return GGMLType.F32
     if target.direct is None:
         return stored.type

@@ -5,13 +5,31 @@ from typing import Any
 
 from models.errors import UnsupportedModel
 from models.families.base import Change, Family, TensorRule
+from models.families.gemma2 import Gemma2
 from models.families.gemma3 import Gemma3
-from models.families.llama import Llama
+from models.families.granite import Granite
+from models.families.llama import Llama, Mistral
+from models.families.olmo2 import Olmo2
+from models.families.phi3 import Phi3
 from models.families.qwen2 import Qwen2
+from models.families.qwen3 import Qwen3, Qwen3Moe
+from models.families.smollm3 import SmolLM3
 
 __all__ = ["FAMILIES", "Change", "Family", "TensorRule", "family_of", "known_families"]
 
-FAMILIES: tuple[Family, ...] = (Llama(), Qwen2(), Gemma3())
+FAMILIES: tuple[Family, ...] = (
+    Llama(),
+    Mistral(),
+    Qwen2(),
+    Qwen3(),
+    Qwen3Moe(),
+    Gemma2(),
+    Gemma3(),
+    Phi3(),
+    SmolLM3(),
+    Olmo2(),
+    Granite(),
+)
 
 
 def known_families() -> str:

@@ -1,12 +1,13 @@
 """Gemma 3, the text decoder."""
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
-from models.config import ModelConfig, RopeKind
+from models.config import Layout, ModelConfig, Norms, QueryNorm, RopeKind
 from models.errors import UnsupportedModel
-from models.families.base import Change, Family, Metadata, TensorRule, attention_and_mlp
+from models.families.base import Change, Family, Metadata, TensorRule, attention_and_mlp, vectors
+from models.families.gemma2 import NORMS, assumed_scale, query_factor, windows
 
 PATTERN = 6
 """llama.cpp assumes that every sixth layer sees all where the file doesn't say."""
@@ -19,6 +20,9 @@ class Gemma3(Family):
     architectures = ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration")
     gguf = "gemma3"
     activation = "gelu_pytorch_tanh"
+    layout = Layout(norms=Norms.AROUND, norm_adds_one=True, query_norm=QueryNorm.HEAD, scaled_embedding=True)
+    ropes = frozenset({RopeKind.LINEAR, RopeKind.YARN})
+    slides = True
     defaults: ClassVar[Mapping[str, Any]] = {
         "vocab_size": 262_208,
         "hidden_size": 2304,
@@ -38,13 +42,18 @@ class Gemma3(Family):
         "_sliding_window_pattern": PATTERN,
     }
 
+    def read(self, raw: Mapping[str, Any], where: Path) -> ModelConfig:
+        """The config of a decoder of this family."""
+        config = super().read(raw, where)
+        if config.attention_soft_cap is not None:
+            raise UnsupportedModel(f"{where}: soft-capped attention is not supported for Gemma 3")
+        return config
+
     def check(self, config: ModelConfig) -> None:
         """Refuse what llama.cpp can't compute for this family."""
         super().check(config)
         if config.attention_bias:
             raise UnsupportedModel("a Gemma 3 model with attention biases is not supported")
-        if config.rope.scaling is not None and config.rope.scaling.kind is RopeKind.LLAMA3:
-            raise UnsupportedModel("a Gemma 3 model with llama3 rope scaling is not supported")
         if config.local_rope is not None and config.local_rope.scaling is not None:
             raise UnsupportedModel(
                 "a Gemma 3 model with scaled positions in its local layers is not supported"
@@ -56,30 +65,23 @@ class Gemma3(Family):
 
     def layer(self, config: ModelConfig, index: int) -> Iterator[TensorRule]:
         """The tensors of one decoder layer."""
-        source, target = f"model.layers.{index}", f"blk.{index}"
-        hidden, head = (config.hidden_size,), (config.head_dim,)
-        for theirs, ours, shape, factor in (
-            ("input_layernorm", "attn_norm", hidden, 1.0),
-            ("self_attn.q_norm", "attn_q_norm", head, self._query_factor(config)),
-            ("self_attn.k_norm", "attn_k_norm", head, 1.0),
-            ("post_attention_layernorm", "post_attention_norm", hidden, 1.0),
-            ("pre_feedforward_layernorm", "ffn_norm", hidden, 1.0),
-            ("post_feedforward_layernorm", "post_ffw_norm", hidden, 1.0),
-        ):
+        yield from vectors(config, index, NORMS, Change.ADD_ONE)
+        for letter, factor in (("q", query_factor(config, 62)), ("k", 1.0)):
             yield TensorRule(
-                f"{source}.{theirs}.weight", f"{target}.{ours}.weight", shape, Change.ADD_ONE, factor=factor
+                f"model.layers.{index}.self_attn.{letter}_norm.weight",
+                f"blk.{index}.attn_{letter}_norm.weight",
+                (config.head_dim,),
+                Change.ADD_ONE,
+                factor=factor,
             )
         yield from attention_and_mlp(config, index)
 
-    def _query_factor(self, config: ModelConfig) -> float:
-        """Puts a `query_pre_attn_scalar` that llama.cpp doesn't know of into the queries' norm.
-
-        llama.cpp divides by the root of head_dim, and of hidden_size/heads in the model of 62 layers.
-        """
-        if config.attention_scale is None:
-            return 1.0
-        assumed = config.hidden_size // config.n_heads if config.n_layers == 62 else config.head_dim
-        return math.sqrt(assumed / config.attention_scale)
+    def from_gguf(self, raw: Mapping[str, Any], hyper: Callable[[str], object]) -> dict[str, Any]:
+        """What config.json says beyond the common keys, of a GGUF file."""
+        return {
+            "query_pre_attn_scalar": assumed_scale(raw, 62),
+            "rope_local_base_freq": hyper("rope.freq_base_swa") or 10_000.0,
+        }
 
     def metadata(self, config: ModelConfig) -> Metadata:
         """The architecture's numbers, without the prefix."""
@@ -89,10 +91,5 @@ class Gemma3(Family):
             numbers["final_logit_softcapping"] = config.final_soft_cap
         if config.sliding_window is None or not any(config.sliding_layers):
             return numbers
-        numbers["attention.sliding_window"] = config.sliding_window
         local = config.local_rope or config.rope
-        numbers["rope.freq_base_swa"] = local.theta
-        expected = tuple((layer + 1) % PATTERN != 0 for layer in range(config.n_layers))
-        if config.sliding_layers != expected:
-            numbers["attention.sliding_window_pattern"] = list(config.sliding_layers)
-        return numbers
+        return numbers | windows(config, PATTERN) | {"rope.freq_base_swa": local.theta}

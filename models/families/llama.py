@@ -1,10 +1,10 @@
-"""Llama 2 and 3, and all that share their layout: SmolLM2, TinyLlama, many fine-tunes."""
+"""Llama 2 and 3, and all that share their layout: SmolLM2, TinyLlama, many fine-tunes; and Mistral."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from models.config import ModelConfig
-from models.families.base import Change, Family, TensorRule, attention_and_mlp
+from models.config import ModelConfig, RopeKind
+from models.families.base import PRE_NORMS, Change, Family, TensorRule, attention_and_mlp, vectors
 
 
 class Llama(Family):
@@ -13,7 +13,7 @@ class Llama(Family):
     name = "Llama"
     architectures = ("LlamaForCausalLM",)
     gguf = "llama"
-    activation = "silu"
+    ropes = frozenset(RopeKind)
     defaults: ClassVar[Mapping[str, Any]] = {
         "max_position_embeddings": 2048,
         "rms_norm_eps": 1e-6,
@@ -23,22 +23,20 @@ class Llama(Family):
 
     def layer(self, config: ModelConfig, index: int) -> Iterator[TensorRule]:
         """The tensors of one decoder layer."""
-        source, target = f"model.layers.{index}", f"blk.{index}"
-        hidden = (config.hidden_size,)
-        yield TensorRule(f"{source}.input_layernorm.weight", f"{target}.attn_norm.weight", hidden)
+        yield from vectors(config, index, PRE_NORMS)
         yield from attention_and_mlp(config, index, rotary=Change.INTERLEAVE)
-        yield TensorRule(f"{source}.post_attention_layernorm.weight", f"{target}.ffn_norm.weight", hidden)
-        for theirs, ours, size, heads in self._biases(config):
-            change = Change.INTERLEAVE if heads else Change.NONE
-            yield TensorRule(f"{source}.{theirs}.bias", f"{target}.{ours}.bias", (size,), change, heads)
 
-    def _biases(self, config: ModelConfig) -> Iterator[tuple[str, str, int, int]]:
-        if config.attention_bias:
-            yield "self_attn.q_proj", "attn_q", config.q_size, config.n_heads
-            yield "self_attn.k_proj", "attn_k", config.kv_size, config.n_kv_heads
-            yield "self_attn.v_proj", "attn_v", config.kv_size, 0
-            yield "self_attn.o_proj", "attn_output", config.hidden_size, 0
-        if config.mlp_bias:
-            yield "mlp.gate_proj", "ffn_gate", config.intermediate_size, 0
-            yield "mlp.up_proj", "ffn_up", config.intermediate_size, 0
-            yield "mlp.down_proj", "ffn_down", config.hidden_size, 0
+
+class Mistral(Llama):
+    """Llama's layout; the first release saw only so far back."""
+
+    name = "Mistral"
+    architectures = ("MistralForCausalLM",)
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-6,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "sliding_window": 4096,
+    }

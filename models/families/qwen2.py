@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from models.config import ModelConfig
+from models.config import Layout, ModelConfig
 from models.errors import UnsupportedModel
-from models.families.base import Family, TensorRule, attention_and_mlp
+from models.families.base import PRE_NORMS, Family, TensorRule, attention_and_mlp, vectors
 
 
 class Qwen2(Family):
@@ -14,13 +14,15 @@ class Qwen2(Family):
     name = "Qwen2"
     architectures = ("Qwen2ForCausalLM",)
     gguf = "qwen2"
-    activation = "silu"
+    layout = Layout(qkv_bias=True)
     defaults: ClassVar[Mapping[str, Any]] = {
         "max_position_embeddings": 32768,
         "rms_norm_eps": 1e-6,
         "hidden_act": "silu",
         "tie_word_embeddings": False,
         "use_sliding_window": False,
+        "sliding_window": 4096,
+        "max_window_layers": 28,
     }
 
     def check(self, config: ModelConfig) -> None:
@@ -31,19 +33,8 @@ class Qwen2(Family):
                 f"a Qwen2 model whose heads ({config.n_heads} of {config.head_dim}) don't add up to "
                 f"hidden_size {config.hidden_size}: llama.cpp can't load it"
             )
-        if any(config.sliding_layers) and (config.sliding_window or 0) < config.n_ctx:
-            raise UnsupportedModel(
-                "a Qwen2 model with a sliding window: llama.cpp would let it see everything"
-            )
 
     def layer(self, config: ModelConfig, index: int) -> Iterator[TensorRule]:
         """The tensors of one decoder layer."""
-        source, target = f"model.layers.{index}", f"blk.{index}"
-        hidden = (config.hidden_size,)
-        yield TensorRule(f"{source}.input_layernorm.weight", f"{target}.attn_norm.weight", hidden)
+        yield from vectors(config, index, PRE_NORMS)
         yield from attention_and_mlp(config, index)
-        yield TensorRule(f"{source}.post_attention_layernorm.weight", f"{target}.ffn_norm.weight", hidden)
-        for letter, size in (("q", config.q_size), ("k", config.kv_size), ("v", config.kv_size)):
-            yield TensorRule(
-                f"{source}.self_attn.{letter}_proj.bias", f"{target}.attn_{letter}.bias", (size,)
-            )

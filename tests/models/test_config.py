@@ -117,8 +117,19 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"rope_scaling": [1]}, r"rope_scaling is \[1\]"),
     ({"rope_scaling": {"type": "linear"}}, "factor is missing"),
     ({"vocab_size": 10**9}, "vocab_size is 1000000000"),
+    ({"partial_rotary_factor": 0.2}, "rotary positions on 3 of a head's 16 numbers"),
+    ({"partial_rotary_factor": 1.5}, "partial_rotary_factor is 1.5: a number over 0 up to 1"),
+    ({"rope_scaling": {"type": "longrope"}}, "short_factor has None: a list of 8 numbers"),
+    ({"rope_scaling": {"type": "su", "short_factor": [1.0] * 7}}, "short_factor has 7 entries"),
+    ({"rope_scaling": {"type": "su", "short_factor": [1.0] * 7 + ["1"]}}, "short_factor, entry 7, is '1'"),
+    ({"rope_scaling": {"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 1}},
+     "original_max_position_embeddings is 1"),
+    ({"no_rope_layers": [1]}, "no_rope_layers has 1 entries for 2 layers"),
+    ({"num_experts": 4, "num_experts_per_tok": 5}, "num_experts_per_tok is 5"),
+    ({"num_experts": 4, "num_experts_per_tok": 2}, "moe_intermediate_size is missing"),
+    ({"residual_multiplier": "1"}, "residual_multiplier is '1'"),
     ({"sliding_window": 4, "layer_types": ["full_attention"]}, "layer_types has 1 entries for 2 layers"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("changes", "message"), BROKEN)
@@ -129,8 +140,7 @@ def test_numbers_that_make_no_sense(changes: dict[str, Any], message: str) -> No
 
 
 UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
-    ({"rope_scaling": {"type": "dynamic"}}, "scaling 'dynamic' is not supported: linear, llama3, yarn are"),
-    ({"partial_rotary_factor": 0.5}, "rotary positions on a part of each head"),
+    ({"rope_scaling": {"type": "dynamic"}}, "scaling 'dynamic' is not supported: linear, llama3, yarn, "),
     ({"quantization_config": {"quant_method": "gptq"}}, r"is quantized already \(gptq\)"),
     ({"sliding_window": 4, "layer_types": ["chunked"] * 2}, "layers of type 'chunked'"),
 ]  # fmt: skip
