@@ -81,6 +81,17 @@ def test_with_no_empty_slot_the_least_recently_used_goes() -> None:
     assert place([8, 8, 1], "a", made, ANY) == Placement(made[1], 2)  # it goes anyway: its head stays
 
 
+def test_cells_that_saw_what_is_gone_are_good_for_their_own_conversation_alone() -> None:
+    made = slots(("b", [*HEAD, 5, 6, 7]), ("", []))
+    made[0].tainted = 4
+    assert place([*HEAD, 5, 6, 9], "a", made, ANY) == Placement(made[1], 4, parent=made[0])
+    assert place([*HEAD, 5, 6, 9], "b", made, ANY) == Placement(made[0], 4)
+    assert place([*HEAD, 5, 6, 9], "b", made, ANY, own=made[0]) == Placement(made[0], 6)
+    made[0].cut(4)
+    made[0].tokens += [5, 6]
+    assert place([*HEAD, 5, 6, 9], "b", made, ANY) == Placement(made[0], 6)  # computed anew: as good as any
+
+
 def test_all_busy() -> None:
     assert place([1], "a", slots(("a", [1]), busy=(0,)), ANY) is None
 

@@ -11,6 +11,7 @@ class Job:
     pending: int
     answering: bool = False
     n_tokens: int = 10
+    n_run: int = 0
 
 
 def scheduler(*jobs: Job, n_batch: int = 64, n_sequences: int = 8, n_ctx: int = 1000) -> Scheduler[Job]:
@@ -131,3 +132,23 @@ def test_the_budget_follows_the_machine() -> None:
 def test_the_answer_alone_is_measured_now_and_then() -> None:
     _, slices = run_beside(decode_s=0.02, token_s=0.001, steps=100)
     assert [index for index, tokens in enumerate(slices) if tokens == 0] == [32, 65, 98]
+
+
+def test_a_long_answer_gives_way_only_where_others_wait() -> None:
+    long, short = Job("long", 1, answering=True, n_tokens=90, n_run=200), Job("short", 20, n_tokens=20)
+    made = scheduler(long, n_ctx=100)
+    assert made.overdue(100) is None
+    made.submit(short)
+    assert made.overdue(1000) is None
+    assert made.overdue(100) is long
+    made.wait_again(long)
+    assert made.next_to_admit() is short
+    made.admit(short)
+    assert made.active == [short]
+    assert list(made.waiting) == [long]
+
+
+def test_one_that_fits_beside_it_does_not_wait_for_it() -> None:
+    made = scheduler(Job("long", 1, answering=True, n_tokens=50, n_run=200), n_ctx=100)
+    made.submit(Job("short", 20, n_tokens=20))
+    assert made.overdue(100) is None

@@ -1,5 +1,7 @@
 """A conversation's text and tokens, as they were rendered and generated."""
 
+from itertools import accumulate
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -116,3 +118,30 @@ def test_common_prefix(left: list[int], right: list[int], padding: int) -> None:
         expected += 1
     head = [7] * padding
     assert common_prefix(head + left, head + right) == padding + expected
+
+
+@given(
+    st.lists(st.text(alphabet="a Hello\n world", max_size=12), min_size=1, max_size=5),
+    st.booleans(),
+    st.booleans(),
+    st.data(),
+)
+def test_tokens_before_many_places(
+    parts: list[str], add_bos: bool, space_before: bool, data: st.DataObject
+) -> None:
+    tokenizer = ToyTokenizer(add_bos=add_bos, space_before=space_before)
+    texts = TextTokens(tokenizer)
+    transcript, text = Transcript(), texts.with_bos("")
+    for index, part in enumerate(parts):
+        if index % 2:
+            answer = Segment(part, tuple(part.encode()), generated=True)
+            transcript = Transcript((*transcript.segments, answer))
+            text += part
+        else:
+            text += f"<|im_start|>{part}<|im_end|>"
+            transcript = texts.extend(transcript, text)
+    places = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    ends = list(accumulate(len(tokenizer.name(token)) for token in transcript.tokens))
+    assert ends[-1] == len(text)  # of this alphabet each token's name is its text
+    expected = [sum(end <= place for end in ends) for place in places]
+    assert texts.tokens_at(transcript, places) == expected
