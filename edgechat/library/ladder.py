@@ -225,12 +225,19 @@ _RUNGS = (
 )
 
 
-def context_that_fits(requirements: Requirements, plan: Plan) -> int:
-    """For a context that the person fixed, the longest that would fit instead; 0 for none."""
+def context_that_fits(requirements: Requirements, plan: Plan, n_ctx_train: int = 0) -> int:
+    """For a context that the person fixed, the longest that would fit instead; 0 for none.
+
+    Args:
+        requirements: what settings would take.
+        plan: one that doesn't fit.
+        n_ctx_train: what the model was trained on: no more is proposed. 0 where it isn't known.
+    """
     state = _State(plan.settings, plan.draft, plan.needs)
     for step in _shorter(SMALLEST_CTX)(state, requirements, plan.available):
         if fits(step.needs, plan.available):
-            return step.settings.n_ctx
+            found = step.settings.n_ctx
+            return min(found, max(n_ctx_train, SMALLEST_CTX)) if n_ctx_train else found
     return 0
 
 
@@ -243,21 +250,24 @@ def refusal(plan: Plan, name: str, *, longest_ctx: int = 0, smaller: str = "") -
         longest_ctx: for a context that the person fixed, the longest that would fit; 0 for none.
         smaller: a smaller quantization by its name, that would fit.
     """
-    settings = plan.settings
-    says = (
-        f"{name} with {settings.n_ctx:,} tokens of context needs {bytes_text(plan.needs.held)} of memory"
-        f" and {bytes_text(MARGIN)} must stay free, but {bytes_text(plan.available.ram)} can be taken"
-    )
+    says = f"{name} needs {_needed(plan)}: {bytes_text(plan.available.ram)} of memory can be taken"
+    says += f", and {bytes_text(MARGIN)} of it must stay free"
     if plan.needs.gpu and plan.available.vram and plan.needs.gpu + MARGIN > plan.available.vram:
         says += (
-            f"; it needs {bytes_text(plan.needs.gpu)} of the GPU's memory,"
-            f" and {bytes_text(plan.available.vram)} are free"
+            f"; of the GPU's, {bytes_text(plan.needs.gpu)} are needed, {bytes_text(plan.available.vram)} free"
         )
     if longest_ctx:
-        return f"{says}: try --ctx {longest_ctx}"
+        return f"{says}; try --ctx {longest_ctx}"
     if smaller:
-        return f"{says}: take a smaller quantization, such as {smaller}, or a smaller model"
-    return f"{says}: its weights alone are {bytes_text(plan.needs.weights)}; choose a smaller model"
+        return f"{says}; take a smaller quantization, such as {smaller}, or a smaller model"
+    return f"{says}; its weights alone are {bytes_text(plan.needs.weights)}: choose a smaller model"
+
+
+def _needed(plan: Plan) -> str:
+    asked = bytes_text(plan.asked.held)
+    if plan.asked.held == plan.needs.held:
+        return f"{asked} with {plan.settings.n_ctx:,} tokens of context"
+    return f"{asked}, and {bytes_text(plan.needs.held)} with {'; '.join(plan.steps)}"
 
 
 def note(plan: Plan) -> str:

@@ -10,22 +10,16 @@ from typing import Any
 
 from edgechat import hardware
 from edgechat.errors import NotFoundError, ResourceError, UnsupportedError
+from edgechat.library import estimate
 from edgechat.records import LoadSettings
-from edgechat.runtimes.llamacpp import abi, logs, memory
+from edgechat.runtimes.llamacpp import abi, fit, logs, memory
+from edgechat.runtimes.llamacpp.context import LOAD_MODE_AUTO, LOAD_MODE_NONE, context_params
 from edgechat.runtimes.llamacpp.devices import Device, gpu_backends, gpus
 from edgechat.runtimes.llamacpp.failures import explain
 from edgechat.runtimes.llamacpp.fingerprint import parts
 from edgechat.runtimes.llamacpp.header import kv_bytes_per_token
 
 Progress = Callable[[float], bool]
-
-DEFAULT_CTX = 8192
-MAX_UBATCH = 512
-LOGITS_BYTES = 128 * 2**20
-MIN_OUTPUTS = 64
-LOAD_MODE_AUTO, LOAD_MODE_NONE = -1, 0
-FLASH_AUTO, FLASH_ON = -1, 1
-GGML_TYPE = {"f16": 1, "q8_0": 8, "q4_0": 2}
 
 OVERRIDDEN = re.compile(r"control-looking token:\s+(?P<token>\d+) '</s>' was not control-type")
 
@@ -49,6 +43,8 @@ class Opened:
     """Tokens that llama.cpp takes for the end of a turn, though the file calls them plain text."""
     notes: tuple[str, ...]
     """What the person should know of how it was loaded."""
+    settings: LoadSettings
+    """What it was loaded with: where memory was short, less than was asked for."""
 
     def close(self) -> None:
         """Give the memory back; the pointers are dead after it."""
@@ -95,9 +91,6 @@ class _Loader:
         wanted = self.settings.n_gpu_layers
         if not self.gpus:
             self._note_missing_gpu()
-            if self.weights + memory.HEADROOM > self.available:
-                alone = memory.Needs(self.weights, 0, 0, self._n_ctx(0))
-                memory.check(alone, self.available, self.path.stem, 0)
             return self._attempt(0)
         try:
             return self._attempt(wanted)
@@ -118,6 +111,8 @@ class _Loader:
 
     def _attempt(self, layers: int) -> Opened:
         """Load with so many layers on the GPUs (-1: all)."""
+        if layers == 0:
+            self._fit()
         # ctypes keeps no reference to either: they must live until the call returns.
         no_devices = (ctypes.c_void_p * 1)(None)
         failures: list[BaseException] = []
@@ -143,9 +138,8 @@ class _Loader:
             text_tokens = self._text_tokens(model)
             offloaded = memory.offloaded_layers(self.log.lines) if layers else 0
             n_ctx = self._n_ctx(self.llama.llama_model_n_ctx_train(model))
-            if not offloaded:
-                self._check_memory(model, n_ctx)
-            context = self.llama.llama_init_from_model(model, self._context_params(model, n_ctx))
+            params = context_params(self.settings, n_ctx, self._n_vocab(model), self.n_threads)
+            context = self.llama.llama_init_from_model(model, params)
             if not context:
                 raise explain(self.log, self.path.name)
             if not self.llama.llama_get_memory(context):
@@ -165,65 +159,22 @@ class _Loader:
             kv_bytes_per_token=kv_bytes,
             text_tokens=text_tokens,
             notes=(*self.notes, *self._notes(model, layers, offloaded, n_ctx)),
+            settings=self.settings,
         )
 
-    def _context_params(self, model: int, n_ctx: int) -> Any:
-        settings = self.settings
-        params = self.llama.llama_context_default_params()
-        # One sequence more than can be used: `evict` copies shared cells through it.
-        n_seq_max = settings.n_sequences + 1
-        params.n_ctx = n_ctx
-        params.n_seq_max = n_seq_max
-        params.n_batch = max(settings.n_batch, n_seq_max)
-        params.n_ubatch = min(params.n_batch, MAX_UBATCH)
-        params.n_outputs_max = outputs_max(self._n_vocab(model), params.n_batch, n_seq_max)
-        params.n_threads = params.n_threads_batch = self.n_threads
-        params.kv_unified = True  # one pool for all sequences: forks share cells
-        params.swa_full = True  # sliding-window layers keep all, so that truncate and evict are exact
-        params.offload_kqv = True
-        params.type_k = params.type_v = GGML_TYPE[settings.kv_type]
-        params.flash_attn_type = FLASH_AUTO if settings.kv_type == "f16" else FLASH_ON
-        return params
+    def _fit(self) -> None:
+        """Settings that fit into main memory, before any of the model is there.
 
-    def _check_memory(self, model: int, n_ctx: int) -> None:
-        """Ask llama.cpp for its exact needs where a rough estimate comes near to what is free."""
-        rough = self.weights + kv_bytes_per_token(model, self.settings.kv_type) * n_ctx + memory.ROUGH_COMPUTE
-        if rough < self.available * 6 // 10:
-            return
-        needs = self._dry_run(n_ctx)
-        if needs is not None:
-            trained = self.llama.llama_model_n_ctx_train(model)
-            memory.check(needs, self.available, self.path.stem, trained)
-
-    def _dry_run(self, n_ctx: int) -> memory.Needs | None:
-        """What llama.cpp would allocate; None where it can't tell, which must not keep from loading."""
-        no_devices = (ctypes.c_void_p * 1)(None)
-        params = self.llama.llama_model_default_params()
-        params.no_alloc = True
-        params.load_mode = LOAD_MODE_NONE
-        params.n_gpu_layers = 0
-        params.devices = ctypes.cast(no_devices, ctypes.c_void_p)
-        kept = self.log.lines
-        self.log.clear()
-        try:
-            model = self.llama.llama_model_load_from_file(os.fsencode(self.path), params)
-            if not model:
-                return None
-            context = self.llama.llama_init_from_model(model, self._context_params(model, n_ctx))
-            needs = memory.parse(self.log.lines, self.weights)
-            if context:
-                self.llama.llama_free(context)
-            self.llama.llama_model_free(model)
-        finally:
-            self.log.clear()
-            for line in kept:
-                self.log.add(logs.DEBUG + 1, line)
-        return needs
+        Raises:
+            ResourceError: none do.
+        """
+        self.settings, note = fit.to_memory(self.settings, self.path, self.available)
+        if note:
+            self.notes.append(note)
 
     def _n_ctx(self, n_ctx_train: int) -> int:
         """Tokens of context, in llama.cpp's steps."""
-        wanted = self.settings.n_ctx or min(n_ctx_train or DEFAULT_CTX, DEFAULT_CTX)
-        return max(wanted + -wanted % memory.CTX_STEP, memory.CTX_STEP)
+        return estimate.context(self.settings, n_ctx_train)
 
     def _refuse_useless(self, model: int) -> None:
         """Models that are loaded well, but can't continue a text token by token."""
@@ -303,15 +254,6 @@ class _Loader:
 
     def _n_vocab(self, model: int) -> int:
         return int(self.llama.llama_vocab_n_tokens(self.llama.llama_model_get_vocab(model)))
-
-
-def outputs_max(n_vocab: int, n_batch: int, n_sequences: int) -> int:
-    """Most rows of logits that one call of llama.cpp may give: its buffers are that large.
-
-    A row is 1 MiB for a vocabulary of 262,144, and llama.cpp's own default is a row for each token of a
-    batch. No more than 128 MiB are taken, but 64 rows and one for each sequence always.
-    """
-    return min(n_batch, max(LOGITS_BYTES // (4 * max(1, n_vocab)), MIN_OUTPUTS, n_sequences))
 
 
 def _weights(path: Path) -> int:

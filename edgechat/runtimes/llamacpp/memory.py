@@ -1,21 +1,12 @@
-"""Will a model fit? llama.cpp itself says what it would allocate, before it does.
-
-With `no_alloc` llama.cpp goes through the motions of loading and logs the exact sizes of its buffers. That
-costs as much as reading the header again, so it is done only where a rough estimate comes near the limit.
-"""
+"""What llama.cpp's log of loading a model says of layers and of the cache, and how many layers to try next."""
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from edgechat.errors import ResourceError
-
 MIB = 2**20
-ROUGH_COMPUTE = 512 * MIB
 HEADROOM = 256 * MIB
 """Left to the rest of the system."""
-CTX_STEP = 256
-SMALLEST_CTX = 512
 
 KV_SIZE = re.compile(
     r"size\s*=\s*(?P<mib>[\d.]+) MiB \(\s*(?P<cells>\d+) cells,.*K \((?P<k>\w+)\):.*V \((?P<v>\w+)\)"
@@ -82,39 +73,6 @@ def layer_count(lines: Iterable[str]) -> int | None:
     return None
 
 
-def check(needs: Needs, available: int, name: str, n_ctx_train: int) -> None:
-    """Refuse what doesn't fit into main memory.
-
-    Args:
-        needs: what it takes of main memory.
-        available: bytes that can be taken without swapping.
-        name: the model's name, for the message.
-        n_ctx_train: tokens of context that it was trained on; 0 if unknown. No more are proposed.
-
-    Raises:
-        ResourceError: with the numbers, and the context that would fit.
-    """
-    room = available - HEADROOM
-    if needs.total <= room:
-        return
-    says = f"{name} with {needs.cells} tokens of context needs {gib(needs.total)} of memory"
-    says += f", {gib(max(0, available))} are free"
-    fits = fitting_ctx(needs, room)
-    if fits:
-        fits = min(fits, max(n_ctx_train, SMALLEST_CTX)) if n_ctx_train else fits
-        raise ResourceError(f"{says}: try --ctx {fits}")
-    raise ResourceError(f"{says}: its weights alone are {gib(needs.weights)}; choose a smaller model or type")
-
-
-def fitting_ctx(needs: Needs, room: int) -> int:
-    """The longest context that fits, in steps of 256; 0 where none of use does."""
-    if not needs.cells or not needs.kv:
-        return 0
-    left = room - needs.weights - needs.other
-    tokens = left * needs.cells // needs.kv // CTX_STEP * CTX_STEP
-    return tokens if SMALLEST_CTX <= tokens < needs.cells else 0
-
-
 def gpu_attempts(wanted: int, n_layers: int | None, weights: int, free: int) -> list[int]:
     """Numbers of layers to try in turn after all of `wanted` didn't fit; the last is 0.
 
@@ -135,8 +93,3 @@ def gpu_attempts(wanted: int, n_layers: int | None, weights: int, free: int) -> 
         attempts.append(first)
         first = first * 2 // 3
     return [*attempts, 0]
-
-
-def gib(size: int) -> str:
-    """For people: "3.2 GiB", "310 MiB"."""
-    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{round(size / MIB)} MiB"

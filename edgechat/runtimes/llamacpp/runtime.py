@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from edgechat.library.estimate import outputs_max
 from edgechat.records import Capabilities, LoadSettings, ModelInfo
 from edgechat.runtimes.base import Chunk, ContextFull, DecodeFailed, Logits, Wanted
 from edgechat.runtimes.llamacpp import abi, logs, state
@@ -15,7 +16,7 @@ from edgechat.runtimes.llamacpp.batch import RC_DONE, RC_NO_ROOM, Batch, cut, to
 from edgechat.runtimes.llamacpp.cache import UNKNOWN, Cache
 from edgechat.runtimes.llamacpp.describe import describe
 from edgechat.runtimes.llamacpp.fingerprint import fingerprint
-from edgechat.runtimes.llamacpp.load import Opened, Progress, open_model, outputs_max
+from edgechat.runtimes.llamacpp.load import Opened, Progress, open_model
 from edgechat.runtimes.llamacpp.tokenizer import LlamaCppTokenizer
 
 
@@ -51,7 +52,7 @@ class LlamaCppRuntime:
         """
         opened = open_model(settings, on_progress)
         try:
-            return cls(settings, opened, fingerprint(Path(settings.path)))
+            return cls(opened.settings, opened, fingerprint(Path(settings.path)))
         except BaseException:
             opened.close()
             raise

@@ -9,11 +9,11 @@ import pytest
 
 from edgechat.errors import BrokenModelError, EdgechatError, NotFoundError, ResourceError, UnsupportedError
 from edgechat.hardware import Memory, physical_cores
+from edgechat.library.estimate import outputs_max
 from edgechat.records import KVType, LoadSettings
 from edgechat.runtimes.base import Chunk, Runtime, Wanted
 from edgechat.runtimes.llamacpp import LlamaCppRuntime, LoadCancelled
 from edgechat.runtimes.llamacpp.devices import Device, DeviceKind
-from edgechat.runtimes.llamacpp.load import outputs_max
 from tests.edgechat.runtimes.agreement import agree
 
 SMALL = {"n_ctx": 256, "n_sequences": 1, "n_threads": 2, "n_batch": 64}
@@ -202,8 +202,8 @@ def test_an_architecture_that_llama_cpp_does_not_know(starter_gguf: Path, tmp_pa
 def test_a_context_that_memory_has_no_room_for(starter_gguf: Path) -> None:
     error = failure(starter_gguf, n_ctx=2**24)
     assert isinstance(error, ResourceError)
-    # 2^24 tokens of 23,040 bytes are 360 GiB; the machine could not have them.
-    assert "with 16777216 tokens of context needs 3" in str(error)
+    # 2^24 tokens of 23,040 bytes are 386.5 GB; the machine could not have them.
+    assert "needs 388.8 GB" in str(error)
     assert str(error).endswith("try --ctx 8192")
 
 
@@ -211,13 +211,13 @@ def test_a_model_that_memory_has_no_room_for(starter_gguf: Path, monkeypatch: py
     monkeypatch.setattr("edgechat.hardware.memory", lambda: Memory(2**30, 300 * 2**20))
     error = failure(starter_gguf)
     assert isinstance(error, ResourceError)
-    assert "300 MiB are free" in str(error)
+    assert "314.6 MB of memory can be taken" in str(error)
     assert "choose a smaller model" in str(error)
 
 
 def test_a_context_that_would_fit_is_proposed(starter_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgechat.hardware.memory", lambda: Memory(2**30, 500 * 2**20))
-    error = failure(starter_gguf, n_ctx=8192, n_batch=512)
+    error = failure(starter_gguf, n_ctx=8192, n_batch=512, fixed=("kv_type", "n_batch"))
     assert isinstance(error, ResourceError)
     context = int(str(error).rpartition("--ctx ")[2])
     assert 512 <= context < 8192

@@ -1,0 +1,54 @@
+"""Settings that fit into the main memory, found before a model is loaded."""
+
+from pathlib import Path
+
+from edgechat import hardware
+from edgechat.errors import ResourceError
+from edgechat.library import estimate, ladder
+from edgechat.library.needs import Available, Needs
+from edgechat.library.smaller import smaller_quantization
+from edgechat.records import LoadSettings
+from edgechat.runtimes.llamacpp.dry_run import DryRun
+from models.errors import ModelError
+
+PLENTY = 0.6
+"""Of what is free: what needs less by estimate is loaded without asking llama.cpp."""
+
+
+def to_memory(settings: LoadSettings, path: Path, available: int) -> tuple[LoadSettings, str]:
+    """The same settings where they fit, else lower ones.
+
+    Args:
+        settings: what is asked for, to be run on the CPU.
+        path: the model's first file.
+        available: bytes of main memory that can be taken.
+
+    Returns:
+        The settings, and what gave way; "" where nothing did.
+
+    Raises:
+        ResourceError: nothing fits; with the numbers and a remedy.
+        EdgechatError: llama.cpp can't load the model.
+    """
+    try:
+        parts = estimate.read_parts(path)
+    except (OSError, ModelError):
+        return settings, ""  # llama.cpp will say what is wrong with it
+    rough = estimate.estimate(parts, settings, hardware.cpu_features())
+    if rough.held < available * PLENTY:
+        return settings, ""
+    free = Available(ram=available)
+    with DryRun(path) as dry:
+
+        def requirements(wanted: LoadSettings, draft: bool) -> Needs | None:
+            return dry.needs(wanted)
+
+        if requirements(settings, False) is None:
+            return settings, ""  # loading will say why
+        plan = ladder.ladder(requirements, free, settings, n_ctx=dry.n_ctx(settings))
+        if plan.fits:
+            return plan.settings if plan.steps else settings, ladder.note(plan)
+        longest = ladder.context_that_fits(requirements, plan, dry.n_ctx_train)
+    raise ResourceError(
+        ladder.refusal(plan, path.stem, longest_ctx=longest, smaller=smaller_quantization(parts, plan))
+    )
