@@ -90,6 +90,16 @@ class LoadSettings(msgspec.Struct, frozen=True):
     """Memory for the states of idle conversations; 0 keeps none."""
     state_disk_bytes: int = 0
     """Disk for states in `state_folder`; 0 keeps none."""
+    draft: str = ""
+    """What drafts tokens that the model then verifies: "" or "ngram" for the conversation's own words, "off"
+    for nothing, or the path of a smaller model of the same vocabulary, which drafts beside the words."""
+    draft_must_pay: bool = False
+    """The draft model was found, not named: without a word it is left out where it can't make answers
+    faster."""
+    n_draft_max: int = 15
+    """Most tokens that are drafted for one step."""
+    cost_folder: str = ""
+    """Where the measured times of batches are kept between runs; "" measures at each load."""
     fixed: tuple[str, ...] = ()
     """Fields that the person chose: where memory is short they are honoured or refused, never changed. A
     context other than 0 always is."""
@@ -108,6 +118,8 @@ class LoadSettings(msgspec.Struct, frozen=True):
             raise ValueError(f"batch of {self.n_batch} tokens: give 32 to 4096")
         if not 0 <= self.n_threads <= 512:
             raise ValueError(f"{self.n_threads} threads: give 0 (automatic) to 512")
+        if not 1 <= self.n_draft_max <= 15:
+            raise ValueError(f"{self.n_draft_max} drafts a step: give 1 to 15")
 
 
 class SamplingSettings(msgspec.Struct, frozen=True):
@@ -167,3 +179,23 @@ class Timings(msgspec.Struct, frozen=True):
     """decode_tokens / decode_s, without the first token, which prefill paid for; 0 below two tokens."""
     cached_tokens: int = 0
     """Prompt tokens that a cached prefix spared."""
+
+
+class Speculation(msgspec.Struct, frozen=True):
+    """What drafting and verifying did for one answer."""
+
+    steps: int
+    """Batches of the model, those without drafts included."""
+    tokens: int
+    drafted: int
+    """Tokens that were drafted and verified."""
+    accepted: int
+    """Of those, the ones that stood."""
+    tokens_per_step: float
+    """1 is plain decoding."""
+    speedup: float
+    """Tokens per second over plain decoding's, of late."""
+    predicted: float
+    """The same, as it was expected before each step."""
+    reason: str = ""
+    """Why nothing was drafted at the end; empty while something was."""

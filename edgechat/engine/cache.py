@@ -85,6 +85,15 @@ class Cache:
                 self.free(slot)
         self._states.drop(conversation)
 
+    def roll_back(self, turn: Turn, keep: int) -> bool:
+        """Forget drafts that fell; False where all must be computed anew."""
+        slot = turn.slot
+        if self._cut(slot, keep):
+            return True
+        slot.busy = True
+        slot.conversation = turn.request.conversation
+        return False
+
     # --- eviction
 
     def slide(self, turn: Turn, eviction: Eviction) -> bool:

@@ -10,13 +10,17 @@ import time
 from collections.abc import Callable
 from typing import cast
 
+import msgspec
+
 from edgechat.engine.cache import Cache
+from edgechat.engine.drafting import Drafter
 from edgechat.engine.holes import NONE
+from edgechat.engine.judging import judge_rows
 from edgechat.engine.memory import Memory, Remembered
 from edgechat.engine.pace import Pace
 from edgechat.engine.process.messages import Event, Generate, Note, NoteKind, Refused
 from edgechat.engine.rendering import ChatRenderer, PlainRenderer, sentence
-from edgechat.engine.sampling import BadLogits, Row
+from edgechat.engine.sampling import BadLogits
 from edgechat.engine.scheduler import Scheduler, Share
 from edgechat.engine.sequence import TextTokens, Transcript
 from edgechat.engine.sliding import Sliding, Visible, remove
@@ -25,11 +29,13 @@ from edgechat.engine.states import StateStore
 from edgechat.engine.turn import Turn
 from edgechat.errors import EdgechatError, ExitCode, ResourceError, UsageError, from_exception
 from edgechat.records import FinishReason, ModelInfo
-from edgechat.runtimes.base import Chunk, ContextFull, DecodeFailed, Runtime, Wanted
+from edgechat.runtimes.base import Chunk, ContextFull, DecodeFailed, Logits, Runtime, Wanted
 
 _log = logging.getLogger(__name__)
 
 MAX_STOPS = 64
+CROWDED_STEPS = 32
+"""Steps without drafts after one for whose drafts the cache had no room."""
 
 
 class Engine:
@@ -47,6 +53,7 @@ class Engine:
         slack: int = 0,
         states: StateStore | None = None,
         adapt_threads: bool = False,
+        drafter: Drafter | None = None,
     ) -> None:
         """Take over `runtime`.
 
@@ -58,6 +65,7 @@ class Engine:
             load_s: what loading took; told with the first answer.
             max_waiting: requests beyond it are refused.
             slack: tokens of context kept free for drafts.
+            drafter: proposes tokens, of which several are verified in one step; None: plain decoding.
             adapt_threads: change the runtime's threads as the machine's load changes.
             states: where conversations are kept that the cache has no room for; None keeps none.
         """
@@ -74,6 +82,9 @@ class Engine:
         self._memory = Memory()
         adapts = adapt_threads and runtime.info.n_gpu_layers == 0 and runtime.info.n_threads > 1
         self._pace = Pace(runtime, runtime.info.n_threads, clock=clock) if adapts else None
+        self._drafter = drafter
+        self._crowded = 0
+        """Steps without drafts, for which there was no room."""
         self._cache = Cache(runtime, self._memory, states or StateStore())
         self._sliding = Sliding(
             runtime.n_ctx,
@@ -136,6 +147,8 @@ class Engine:
         while (turn := self._scheduler.next_to_admit()) is not None:
             self._cache.seat(turn)
             self._scheduler.admit(turn)
+        if self._drafter is not None:
+            self._draft(self._drafter)
         shares = self._scheduler.plan()
         if not shares:
             return False
@@ -147,7 +160,8 @@ class Engine:
         try:
             logits = self.runtime.decode(batch)
         except ContextFull:
-            self._make_room()
+            if not self._withdraw_drafts():
+                self._make_room()
             return True
         except (DecodeFailed, ValueError) as error:
             for share in shares:
@@ -156,22 +170,32 @@ class Engine:
         now = self._clock()
         if self._pace is not None:
             self._pace.after(n_tokens, now - started)
+        self._digest(shares, batch, logits, started, now)
+        return True
+
+    def _digest(
+        self, shares: list[Share[Turn]], batch: list[Chunk], logits: Logits, started: float, now: float
+    ) -> None:
+        """Take from a batch's logits what each turn gets, and learn from the time that it took."""
         n_decode = n_prefill = row = 0
         for share, chunk in zip(shares, batch, strict=True):
             turn = share.job
             turn.slot.tokens.extend(chunk.tokens)
-            if turn.answering:
+            goes_on = turn.answering
+            if goes_on:
                 n_decode += share.n_tokens
             else:
                 n_prefill += share.n_tokens
                 turn.start(started)
                 self._tell(turn.prefilled(now))
-            if chunk.logits is Wanted.LAST:
+            if chunk.logits is not Wanted.NONE:
                 turn.answering = True
-                self._sample(turn, logits[row], now)
-                row += 1
+                rows = logits[row : row + chunk.n_rows]
+                row += chunk.n_rows
+                self._sample(turn, rows, now, started if len(shares) == 1 else None, learn=goes_on)
+        if self._drafter is not None and n_decode and not n_prefill:
+            self._drafter.observe(n_decode, self._clock() - started)
         self._scheduler.budget.observe(n_decode, n_prefill, now - started)
-        return True
 
     # --- from a request to a turn
 
@@ -246,15 +270,35 @@ class Engine:
         turn, count = share.job, share.n_tokens
         slot = turn.slot
         start = len(slot.tokens)
+        if turn.drafts:
+            drafted = (draft.token for draft in turn.drafts)
+            return Chunk(slot.number, [*turn.tokens[start:], *drafted], start, Wanted.ALL)
         whole = start + count == len(turn.tokens)
         return Chunk(
             slot.number, turn.tokens[start : start + count], start, Wanted.LAST if whole else Wanted.NONE
         )
 
-    def _sample(self, turn: Turn, row: Row, now: float) -> None:
-        """Draw the turn's next token and tell what there is to tell."""
+    def _sample(self, turn: Turn, rows: Logits, now: float, started: float | None, *, learn: bool) -> None:
+        """Draw the turn's next tokens, one for each draft that stands and one more, and tell what there is.
+
+        Args:
+            turn: whose step it was.
+            rows: float32 [drafts + 1, n_vocab].
+            now: seconds.
+            started: when the step began; None where others shared it.
+            learn: the step was one of the answer's, not the prompt's last.
+        """
+        reason: FinishReason | None = None
+
+        def take(token: int) -> bool:
+            nonlocal reason
+            reason = self._take(turn, token, now)
+            return reason is not None
+
+        drafts, turn.drafts = turn.drafts, ()
+        n_known = len(turn.slot.tokens) - len(drafts)
         try:
-            token = turn.sampler.sample(row)
+            verdict = judge_rows(turn.sampler, rows, drafts, take)
         except BadLogits as error:
             self._refuse(
                 turn,
@@ -262,16 +306,55 @@ class Engine:
                 f"check it with `edgechat models verify {self.info.path}`",
             )
             return
-        request = turn.request
-        if token in self._eog and not request.ignore_eog:
-            turn.end(now)
-            self._finish(turn, FinishReason.STOP, now)
-        elif turn.take(token, now):
-            self._finish(turn, FinishReason.STOP, now)
-        elif turn.n_answer == request.max_tokens or not self._slide(turn):
+        if drafts and not self._cache.roll_back(turn, min(len(turn.tokens), n_known + verdict.n_accepted)):
+            turn.answering = False  # until all is computed anew
+        if self._drafter is not None and learn:
+            self._drafter.record(turn, verdict, None if started is None else self._clock() - started)
+        if reason is not None:
+            self._finish(turn, reason, now)
+        elif not self._slide(turn):
             self._finish(turn, FinishReason.LENGTH, now)
         else:
             self._tell(turn.delta(now))
+
+    def _take(self, turn: Turn, token: int, now: float) -> FinishReason | None:
+        """Make `token` part of the answer; why the answer ends with it, if it does."""
+        request = turn.request
+        if token in self._eog and not request.ignore_eog:
+            turn.end(now)
+            return FinishReason.STOP
+        if turn.take(token, now):
+            return FinishReason.STOP
+        return FinishReason.LENGTH if turn.n_answer == request.max_tokens else None
+
+    # --- drafts
+
+    def _draft(self, drafter: Drafter) -> None:
+        """Ask for the tokens that this step is to verify. Beside prompts there are none: their steps are
+        long enough."""
+        active = self._scheduler.active
+        if self._crowded or not all(turn.answering for turn in active):
+            self._crowded = max(0, self._crowded - 1)
+            return
+        room, rows = self.runtime.n_batch - len(active), len(active) - 1
+        for turn in active:
+            # A round may not pass the point where plain decoding would evict.
+            most = min(room, self._sliding.room(turn.n_tokens))
+            if turn.request.max_tokens:
+                most = min(most, turn.request.max_tokens - turn.n_answer - 1)
+            turn.drafts = drafter.propose(turn, most, rows)
+            room -= len(turn.drafts)
+            rows += len(turn.drafts)
+
+    def _withdraw_drafts(self) -> bool:
+        """There is no room for the drafts: do without for a while. False where there are none."""
+        drafted = [turn for turn in self._scheduler.active if turn.drafts]
+        for turn in drafted:
+            turn.drafts = ()
+        if self._drafter is not None and drafted:
+            self._drafter.withdrawn(drafted)
+            self._crowded = CROWDED_STEPS
+        return bool(drafted)
 
     # --- the window
 
@@ -283,6 +366,8 @@ class Engine:
             self._emit(Note(turn.id, "window", str(error)))
             return False
         if eviction is not None:
+            if self._drafter is not None:
+                self._drafter.evicted(turn, eviction.ranges)
             if not self._cache.slide(turn, eviction):
                 turn.answering = False  # until all that stays is computed anew
             self._tell(turn.stall())
@@ -336,7 +421,10 @@ class Engine:
     def _finish(self, turn: Turn, reason: FinishReason, now: float) -> None:
         """Tell the rest, and keep what was computed for the next turn."""
         self._tell(turn.last_delta())
-        self._emit(turn.finished(reason, self._load_s, now, self.runtime.n_ctx))
+        finished = turn.finished(reason, self._load_s, now, self.runtime.n_ctx)
+        if self._drafter is not None:
+            finished = msgspec.structs.replace(finished, speculation=self._drafter.end(turn))
+        self._emit(finished)
         self._load_s = 0.0
         self._scheduler.remove(turn)
         visible, key = turn.visible, self._cache.leave(turn)
@@ -354,5 +442,7 @@ class Engine:
     def _refuse(self, turn: Turn, error: str, code: ExitCode = ExitCode.ENGINE_CRASHED) -> None:
         """Give up a turn; what its sequence holds is not to be trusted."""
         self._scheduler.remove(turn)
+        if self._drafter is not None:
+            self._drafter.end(turn)
         self._cache.free(turn.slot)
         self._emit(Refused(turn.id, code, error))

@@ -79,6 +79,10 @@ class Sliding:
         """Whether a sequence of so many tokens, drafts aside, is within the budget."""
         return n_tokens + self._chat.slack <= self.budget
 
+    def room(self, n_tokens: int) -> int:
+        """Tokens by which a sequence of `n_tokens` may grow before something must go."""
+        return max(0, self.budget - self._chat.slack - n_tokens)
+
     def admit(self, visible: Visible) -> Eviction | None:
         """Make a new request fit, with room for the first token of an answer. Carried out already.
 

@@ -8,6 +8,7 @@ from edgechat.engine.process.messages import Delta, Finished, Prefilled
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.sequence import Segment, Slot, Transcript
 from edgechat.engine.sliding import Visible, remove
+from edgechat.engine.speculation.proposal import Draft
 from edgechat.engine.stop import StopStrings
 from edgechat.engine.window import Eviction
 from edgechat.records import FinishReason, Timings
@@ -39,6 +40,7 @@ class Turn:
         "answering",
         "cached",
         "carried",
+        "drafts",
         "id",
         "key",
         "n_prompt",
@@ -90,6 +92,8 @@ class Turn:
         self.slot = Slot(-1)
         """Where it is computed; its tokens are those that are."""
         self.answering = False
+        self.drafts: Sequence[Draft] = ()
+        """Tokens that the next step verifies after the last one."""
         self.cached = 0
         self.n_run = 0
         """Tokens of the answer since it got its slot."""
@@ -111,8 +115,8 @@ class Turn:
 
     @property
     def pending(self) -> int:
-        """Tokens known and not yet computed."""
-        return len(self.tokens) - len(self.slot.tokens)
+        """Tokens known or drafted, and not yet computed."""
+        return len(self.tokens) - len(self.slot.tokens) + len(self.drafts)
 
     @property
     def n_tokens(self) -> int:
@@ -149,6 +153,7 @@ class Turn:
         self.slot = Slot(-1)
         self.to_evict = None
         self.answering = False
+        self.drafts = ()
 
     def start(self, now: float) -> None:
         """The first of its prompt is about to be computed."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from edgechat.records import FinishReason, LoadSettings, ModelInfo, SamplingSettings, Timings
+from edgechat.records import FinishReason, LoadSettings, ModelInfo, SamplingSettings, Speculation, Timings
 from models.chat import ChatMessage
 
 MAX_FRAME_BYTES = 64 * 2**20
@@ -162,6 +162,8 @@ class Finished(Message, frozen=True):
     timings: Timings
     n_context: int
     """Tokens of context in use."""
+    speculation: Speculation | None = None
+    """What drafting did for it; None where nothing was to be drafted."""
 
 
 class Refused(Message, frozen=True):

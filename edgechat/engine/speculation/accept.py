@@ -71,7 +71,7 @@ def verify(
     tokens: list[int] = []
     for i, draft in enumerate(drafts):
         p, q = target(i, tokens), draft.drawn_from
-        token = draw(p, random()) if q is None else _judge(draft.token, q, p, random)
+        token = draw(p, random()) if q is None else judge(draft.token, q, p, random)
         tokens.append(token)
         if token != draft.token:
             return Verdict(tuple(tokens), i, i + 1)
@@ -124,7 +124,7 @@ def compare_greedy(
     return Verdict(tuple(likeliest[: len(drafts) + 1]), len(drafts), len(drafts))
 
 
-def _judge(x: int, q: Distribution, p: Distribution, random: Callable[[], float]) -> int:
+def judge(x: int, q: Distribution, p: Distribution, random: Callable[[], float]) -> int:
     """The token at the place of a draft x ~ q: itself, or one that p has more of than q."""
     if random() * probability(q, x) < probability(p, x):
         return x
