@@ -1,0 +1,177 @@
+"""Scales and zero points: the grid that a group of weights is rounded to.
+
+For each group some twenty ranges, from a little more than its largest weight down to a good deal less, are
+tried, and the one with the least weighted square error is taken. A range that cuts off the largest weight
+often wins: it rounds all the others finer. Scales are rounded to float16 before they are judged, so what is
+judged is what is stored.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+CHUNK_ELEMENTS = 2**18
+"""Weights that are searched at once: 1 MiB, which stays in the cache over all candidates."""
+
+POINTS = 20
+WIDEST = 1.07
+NARROWEST = {2: 0.45, 3: 0.6, 4: 0.69, 8: 0.95}
+"""Times the range that the largest weight needs."""
+
+SIGNIFICANT_BITS = 7
+"""Of an asymmetric scale: with a zero point of four bits the offset then fits float16's eleven, so that
+GGUF's Q4_1, which stores the offset, holds it exactly."""
+
+LARGEST = 65504.0  # of float16
+
+
+@dataclass(frozen=True, slots=True)
+class GridSettings:
+    """What grid to round to.
+
+    Raises:
+        ValueError: no such grid.
+    """
+
+    bits: int = 4
+    group_size: int = 128
+    """Columns that share a scale: 32, 64, 128, or -1 for the whole row."""
+    symmetric: bool = True
+    """The zero point stands in the middle."""
+    search: bool = True
+    """Try ranges; else take the one that holds every weight."""
+
+    def __post_init__(self) -> None:
+        if self.bits not in NARROWEST:
+            raise ValueError(f"{self.bits} bits: 2, 3, 4 and 8 are supported")
+        if self.group_size not in {-1, 32, 64, 128}:
+            raise ValueError(f"groups of {self.group_size}: 32, 64, 128 and -1 are supported")
+
+    def columns(self, columns: int) -> int:
+        """Columns in a group of a matrix with so many.
+
+        Raises:
+            ValueError: the groups don't divide them.
+        """
+        size = columns if self.group_size == -1 else self.group_size
+        if columns % size:
+            raise ValueError(f"groups of {size} don't divide {columns} columns")
+        return size
+
+    @property
+    def middle(self) -> int:
+        """The zero point of symmetric groups."""
+        return 1 << (self.bits - 1)
+
+    @property
+    def top(self) -> int:
+        """The largest integer."""
+        return (1 << self.bits) - 1
+
+    def ratios(self) -> list[float]:
+        """The ranges to try, times the full one."""
+        if not self.search:
+            return [1.0]
+        narrowest = NARROWEST[self.bits]
+        return [WIDEST - (WIDEST - narrowest) * i / (POINTS - 1) for i in range(POINTS)]
+
+
+def search_grid(
+    weight: torch.Tensor, importance: torch.Tensor, settings: GridSettings
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The best grid of each group.
+
+    Args:
+        weight: float [N, K].
+        importance: [K]: what a square error in a column costs, such as the Hessian's diagonal.
+        settings: K is a multiple of its group size.
+
+    Returns:
+        scales [N, G] of weight's dtype, each a float16's value and not 0; zero points [N, G], whole numbers
+        from 0 (symmetric: the middle) or 1 to `settings.top`, of weight's dtype.
+    """
+    n, k = weight.shape
+    size = settings.columns(k)
+    root = importance.to(weight.dtype).clamp(min=0).sqrt().reshape(-1, size)  # [G, g]
+    root = root / root.amax().clamp(min=torch.finfo(weight.dtype).tiny)
+    scales = weight.new_empty(n, k // size)
+    zeros = weight.new_empty(n, k // size)
+    step = max(1, CHUNK_ELEMENTS // k)
+    for start in range(0, n, step):
+        rows = slice(start, start + step)
+        groups = weight[rows].reshape(-1, k // size, size)
+        scales[rows], zeros[rows] = _search(groups, root, settings)
+    return scales, zeros
+
+
+def _search(
+    groups: torch.Tensor, root: torch.Tensor, settings: GridSettings
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """groups: [n, G, g]; root: [G, g]."""
+    buffer = torch.empty_like(groups)
+    best_error = groups.new_full(groups.shape[:2], torch.inf)
+    best_scale = groups.new_ones(groups.shape[:2])
+    best_zero = groups.new_full(groups.shape[:2], float(settings.middle))
+    candidates = _symmetric(groups, settings) if settings.symmetric else _asymmetric(groups, settings)
+    for scale, zero in candidates:
+        wide = scale[..., None]
+        torch.div(groups, wide, out=buffer)
+        buffer.round_()
+        if settings.symmetric:
+            buffer.clamp_(-settings.middle, settings.top - settings.middle)
+        else:
+            torch.clamp(buffer, -zero[..., None], settings.top - zero[..., None], out=buffer)
+        buffer.mul_(wide).sub_(groups).mul_(root)
+        error = torch.linalg.vector_norm(buffer, dim=-1)
+        better = error < best_error
+        best_error = torch.where(better, error, best_error)
+        best_scale = torch.where(better, scale, best_scale)
+        best_zero = torch.where(better, zero, best_zero)
+    return best_scale, best_zero
+
+
+def _symmetric(groups: torch.Tensor, settings: GridSettings) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    reach = groups.abs().amax(-1) / (settings.middle - 0.5)  # [n, G]
+    zero = torch.full_like(reach, float(settings.middle))
+    for ratio in settings.ratios():
+        yield _stored(reach * ratio), zero
+
+
+def _asymmetric(groups: torch.Tensor, settings: GridSettings) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    low = groups.amin(-1).clamp(max=0)  # [n, G]
+    high = groups.amax(-1).clamp(min=0)
+    for ratio in settings.ratios():
+        scale = _stored(round_significant((high - low) * (ratio / settings.top), SIGNIFICANT_BITS))
+        # From 1: AutoGPTQ's first format stores the zero point less one, and 0 would spoil its neighbours.
+        zero = (-low * ratio / scale).round().clamp(1, settings.top)
+        yield scale, zero
+
+
+def _stored(scale: torch.Tensor) -> torch.Tensor:
+    """As float16 holds it; 1 where that is nothing, because then all the group's weights are."""
+    rounded = scale.clamp(max=LARGEST).half().to(scale.dtype)
+    return torch.where(rounded > 0, rounded, torch.ones_like(rounded))
+
+
+def round_significant(values: torch.Tensor, bits: int) -> torch.Tensor:
+    """Round to so many significant binary digits."""
+    mantissa, exponent = torch.frexp(values)  # mantissa in [0.5, 1)
+    return torch.ldexp((mantissa * (1 << bits)).round(), exponent - bits)
+
+
+def round_to_grid(
+    weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, settings: GridSettings
+) -> torch.Tensor:
+    """The nearest integers: uint8 [N, K] of weight [N, K], scales and zeros [N, G]."""
+    n, k = weight.shape
+    size = settings.columns(k)
+    integers = torch.empty(n, k, dtype=torch.uint8, device=weight.device)
+    step = max(1, CHUNK_ELEMENTS // k)
+    for start in range(0, n, step):
+        rows = slice(start, start + step)
+        zero = zeros[rows, :, None]
+        steps = (weight[rows].reshape(-1, k // size, size) / scales[rows, :, None]).round_()
+        steps = torch.clamp(steps.add_(zero), 0, settings.top)
+        integers[rows] = steps.to(torch.uint8).reshape(-1, k)
+    return integers

@@ -1,0 +1,96 @@
+"""What a matrix's inputs look like: the mean of x x^T, from which every method takes what it needs.
+
+GPTQ and AWQ score errors with it; its diagonal is llama.cpp's importance matrix.
+"""
+
+import torch
+
+PANELS = 8
+"""A symmetric product needs only its upper half: panels this many compute 9/16 of it."""
+MIN_PANEL = 128
+
+
+class Hessian:
+    """The running mean of x x^T over all inputs x, [K, K].
+
+    The papers' H is twice that; no result depends on a factor.
+    """
+
+    def __init__(
+        self,
+        columns: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        magnitudes: bool = False,
+    ) -> None:
+        """
+        Args:
+            columns: K, the matrix's inputs.
+            dtype: of the sums, float32 or float64.
+            device: where they are kept.
+            magnitudes: keep the mean and the maximum of |x| too, for AWQ and SmoothQuant.
+        """
+        self.count = 0
+        """Inputs seen."""
+        self.magnitudes = magnitudes
+        self._upper = torch.zeros(columns, columns, dtype=dtype, device=device)
+        self._abs_sum = torch.zeros(columns, dtype=torch.float64, device=device)
+        self._abs_max = torch.zeros(columns, dtype=torch.float32, device=device)
+
+    def add(self, inputs: torch.Tensor) -> None:
+        """Count more inputs: [..., K]."""
+        x = inputs.reshape(-1, inputs.shape[-1]).to(self._upper.dtype)  # [T, K]
+        if not len(x):
+            return
+        total = self.count + len(x)
+        keep, share = self.count / total, 1 / total
+        columns = x.shape[1]
+        step = max(MIN_PANEL, -(-columns // PANELS))
+        for start in range(0, columns, step):
+            panel = slice(start, start + step)
+            self._upper[panel, start:].addmm_(x[:, panel].t(), x[:, start:], beta=keep, alpha=share)
+        self.count = total
+        if self.magnitudes:
+            absolute = x.abs()
+            self._abs_sum += absolute.sum(0)
+            torch.maximum(self._abs_max, absolute.amax(0).float(), out=self._abs_max)
+
+    def matrix(self) -> torch.Tensor:
+        """The mean, [K, K], symmetric; of the sums' dtype. It shares their memory: add nothing afterwards."""
+        step = 512
+        columns = len(self._upper)
+        for start in range(0, columns, step):  # panel by panel: no second matrix in memory
+            stop = min(start + step, columns)
+            square = self._upper[start:stop, start:stop]
+            square.copy_(torch.triu(square) + torch.triu(square, 1).t())
+            self._upper[stop:, start:stop] = self._upper[start:stop, stop:].t()
+        return self._upper
+
+    @property
+    def mean_square(self) -> torch.Tensor:
+        """Of each input, [K]: llama.cpp's importance matrix."""
+        return self._upper.diagonal().clone()
+
+    @property
+    def mean_magnitude(self) -> torch.Tensor:
+        """Mean |x| of each input, float32 [K]; where it was asked for."""
+        return (self._abs_sum / max(1, self.count)).float()
+
+    @property
+    def max_magnitude(self) -> torch.Tensor:
+        """Maximum of |x| of each input, float32 [K]; where it was asked for."""
+        return self._abs_max.clone()
+
+
+def output_error(difference: torch.Tensor, hessian: torch.Tensor) -> torch.Tensor:
+    """The mean square error that a change of the weights makes in each output: diag(D H D^T).
+
+    Args:
+        difference: [N, K], new weights less old ones.
+        hessian: [K, K].
+
+    Returns:
+        [N].
+    """
+    return torch.linalg.vecdot(difference @ hessian, difference)
