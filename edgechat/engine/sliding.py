@@ -13,9 +13,14 @@ from edgechat.engine.rendering import ChatRenderer
 from edgechat.engine.sequence import TextTokens, Transcript
 from edgechat.engine.spans import Layout, Rendered, Wrapping, behind_holes, chat_layout, raw_layout, unseen
 from edgechat.engine.window import Eviction, Overflow, Span, Window
+from edgechat.errors import UsageError
 
 RECOMPUTED_STEPS = 2
 """Where all that stays is computed anew, half of the budget goes at once."""
+
+
+LOOP_TOKENS = 256
+"""What repeats itself for so long, and for half of the window, never stops."""
 
 
 @dataclass(slots=True)
@@ -107,10 +112,18 @@ class Sliding:
         """Make an answer that grew fit again. Carried out already.
 
         Raises:
-            UsageError: so much is pinned that nothing can go.
+            UsageError: so much is pinned that nothing can go; or the answer repeats itself word for word, and
+                would go on with that for ever.
         """
         if self.holds(len(visible.tokens)):
             return None
+        recent = visible.tokens[-max(LOOP_TOKENS, self.budget // 2) :]
+        if (
+            len(recent) >= LOOP_TOKENS
+            and not visible.request.ignore_eog
+            and _period(recent) <= len(recent) // 8
+        ):
+            raise UsageError("The answer repeats itself, word for word: it was ended.")
         self._lay_out(visible)
         eviction = self._window(visible).make_room(visible.spans, need=0)
         if eviction is not None:
@@ -149,6 +162,19 @@ class Sliding:
             return raw_layout(len(visible.transcript.tokens))
         rendered = Rendered(visible.request.messages, visible.text, visible.transcript, visible.known_ends)
         return chat_layout(rendered, self._renderer, self._wrapping, self._texts)
+
+
+def _period(tokens: Sequence[int]) -> int:
+    """The shortest distance at which all of `tokens` repeat themselves; their number where they don't."""
+    borders = [
+        0
+    ]  # of each beginning, the longest proper end that is its beginning too (Knuth, Morris, Pratt)
+    for token in tokens[1:]:
+        border = borders[-1]
+        while border and tokens[border] != token:
+            border = borders[border - 1]
+        borders.append(border + (tokens[border] == token))
+    return len(tokens) - borders[-1]
 
 
 def remove(tokens: list[int], ranges: Sequence[Range]) -> None:

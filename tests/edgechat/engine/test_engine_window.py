@@ -336,3 +336,39 @@ def test_time_flies_but_spans_are_found_once() -> None:
     contents = converse(bench, 8, first_id=60)
     bench.ask(50, *contents, "more", conversation="a", max_tokens=3)
     assert len(rendered) < 8 * 6
+
+
+@pytest.mark.parametrize("period", [1, 7, 60])
+def test_an_answer_that_only_repeats_itself_is_ended(period: int) -> None:
+    def logits(tokens: Sequence[int], n_vocab: int) -> Logits:
+        row = np.zeros(n_vocab, dtype=np.float32)
+        row[97 + len(held) % period] = 50
+        held.append(0)
+        return row
+
+    held: list[int] = []
+    bench = Bench(machine(None, 1000, logits=logits))
+    bench.submit(1, "hello", max_tokens=0)
+    bench.run()
+    assert bench.finished(1).reason == FinishReason.LENGTH
+    assert len(bench.finished(1).tokens) < 1000
+    (note,) = bench.of(1, Note)
+    assert "repeats itself" in note.text
+    held.clear()
+    bench.submit(2, "hello", max_tokens=3000, ignore_eog=True)
+    bench.run()
+    assert len(bench.finished(2).tokens) == 3000
+
+
+def test_what_only_seems_to_repeat_itself_goes_on() -> None:
+    def logits(tokens: Sequence[int], n_vocab: int) -> Logits:
+        row = np.zeros(n_vocab, dtype=np.float32)
+        held.append(0)
+        row[98 if len(held) % 300 == 0 else 97] = 50
+        return row
+
+    held: list[int] = []
+    bench = Bench(machine(None, 1000, logits=logits))
+    bench.submit(1, "hello", max_tokens=3000)
+    bench.run()
+    assert len(bench.finished(1).tokens) == 3000
