@@ -16,7 +16,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         "Asking",
         (
             ("Enter", "send"),
-            ("Ctrl+J", "new line; also Shift+Enter and Alt+Enter, where the terminal tells them from Enter"),
+            ("Ctrl+J", "new line; also Shift+Enter, where the terminal tells it from Enter"),
             ("Up, Down", "earlier questions, from the first and last line"),
             ("Esc", "stop the answer"),
             ("Ctrl+R", "answer again"),
@@ -52,6 +52,8 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
 )
 NOTES = (
     "In place of keys you can type /new, /again, /copy, /system, /list, /theme, /help or /quit.",
+    "Shift+Enter reaches an app in few terminals by itself (kitty, WezTerm, foot, Ghostty); in tmux, "
+    "`set -s extended-keys on` helps. Ctrl+J always works.",
     "Copying uses the terminal's clipboard (OSC 52). Where nothing arrives: in tmux, `set -g "
     "set-clipboard on`; else hold Shift, select with the mouse and copy as usual.",
     "Everything is saved as it is written. The model runs in a process of its own: if it dies, "

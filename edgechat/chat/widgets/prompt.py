@@ -11,7 +11,8 @@ from textual.message import Message
 from textual.widgets import Static, TextArea
 
 LONGEST_HISTORY = 200
-NEW_LINE_KEYS = frozenset({"shift+enter", "alt+enter", "ctrl+j"})
+NEW_LINE_KEYS = frozenset({"shift+enter", "shift+\r", "alt+enter", "ctrl+j"})
+"""Shift+Enter comes as one of two, or as Enter, as the terminal likes."""
 
 
 class Recall:

@@ -13,7 +13,7 @@ from edgechat.history import Status
 
 ENDINGS = {
     Status.STOPPED: "stopped",
-    Status.LENGTH: "cut: no room for more",
+    Status.LENGTH: "cut at the limit on tokens",
     Status.FAILED: "cut short",
     Status.PARTIAL: "cut short",
 }

@@ -1,0 +1,268 @@
+"""The whole app with the starter model, in a terminal of its own: killed, stopped, crashed.
+
+Nothing here is timed but what is claimed about time: what was on the screen a second before the kill is
+in the database after it.
+"""
+
+import contextlib
+import fcntl
+import os
+import pty
+import random
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyte
+import pytest
+
+from edgechat.history import HistoryStore, SavedMessage, Status
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+COLUMNS, ROWS = 100, 40
+PATIENCE_S = 120
+STORY = "Tell me a very long story about the sea, with many ships."
+
+
+class Terminal:
+    """The app in a pseudo-terminal, and what it draws."""
+
+    def __init__(self, home: Path, *options: str) -> None:
+        self.database = home / "data" / "history.db"
+        self.master, self._slave = pty.openpty()
+        fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        self.modes = termios.tcgetattr(self._slave)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "edgechat", "chat", "--threads", "2", *options],
+            stdin=self._slave,
+            stdout=self._slave,
+            stderr=self._slave,
+            env={**os.environ, "EDGECHAT_HOME": str(home), "TERM": "xterm-256color"},
+            start_new_session=True,
+        )
+        self._screen = pyte.Screen(COLUMNS, ROWS)
+        self._stream = pyte.ByteStream(self._screen)
+        self._lock = threading.Lock()
+        self.output = b""
+        self._closed = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):  # the other end is closed
+            while data := os.read(self.master, 65536):
+                with self._lock:
+                    self.output += data
+                    # pyte knows no private markers but "?", which kitty's keyboard protocol has.
+                    self._stream.feed(re.sub(rb"\x1b\[[<>=][0-9;]*[a-zA-Z]", b"", data))
+
+    @property
+    def text(self) -> str:
+        """What is on the screen."""
+        with self._lock:
+            return "\n".join(line.rstrip() for line in self._screen.display)
+
+    def type(self, keys: str) -> None:
+        os.write(self.master, keys.encode())
+
+    def until(self, condition: Callable[[], Any]) -> Any:
+        """Wait until something is so."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(IndexError):
+                if result := condition():
+                    return result
+            assert self.process.poll() is None, f"the app ended with {self.process.poll()}:\n{self.text}"
+            time.sleep(0.02)
+        raise AssertionError(f"it never came:\n{self.text}")
+
+    def messages(self) -> list[SavedMessage]:
+        """The newest conversation, as another app reads it."""
+        store = HistoryStore(self.database)
+        try:
+            latest = store.latest()
+            return [] if latest is None else store.messages(latest.id)
+        finally:
+            store.close()
+
+    def engine(self) -> int | None:
+        """The engine's process."""
+        with contextlib.suppress(psutil.Error):
+            for child in psutil.Process(self.process.pid).children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    if any("edgechat.engine" in part for part in child.cmdline()):
+                        return child.pid
+        return None
+
+    def ask(self, question: str) -> None:
+        """Type it as soon as there is a prompt; the model may still be loading."""
+        self.until(lambda: "Ask anything" in self.text)
+        self.type(question + "\r")
+
+    def wait(self) -> int:
+        return self.process.wait(PATIENCE_S)
+
+    def answer_lines(self) -> list[str]:
+        """The lines of the answer on the screen, each as long as it is plain text."""
+        lines = self.text.split("\n")[2:-5]
+        return [line.strip(" █▌│") for line in lines if len(line.strip(" █▌│")) > 20]
+
+    def close(self) -> None:
+        """More than once does no harm."""
+        if self._closed:
+            return
+        self._closed = True
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self._slave)
+        self._reader.join(5)
+        os.close(self.master)
+
+
+@pytest.fixture
+def open_terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
+    opened: list[Terminal] = []
+
+    def open_it(*options: str) -> Terminal:
+        opened.append(Terminal(tmp_path, "--temperature", "0", *options))
+        return opened[-1]
+
+    yield open_it
+    for terminal in opened:
+        terminal.close()
+
+
+def wait_for_the_end_of(pid: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, "an engine was left behind"
+        time.sleep(0.05)
+
+
+def test_the_app_is_killed_twenty_times_in_mid_answer(open_terminal) -> None:
+    chance = random.Random(2)
+    kept = 0
+    for number in range(20):
+        terminal = open_terminal()
+        question = f"{STORY} Story number {number}."
+        terminal.ask(question)  # while the model is being loaded
+        terminal.until(lambda terminal=terminal: len(terminal.answer_lines()) > 2)
+        shown = terminal.answer_lines()[:-1]
+        engine = terminal.engine()
+        # A second is what may be lost; the machine may take longer for what a second is enough for.
+        time.sleep(1.0 + chance.random() / 2)
+        written = terminal.messages()
+        terminal.process.send_signal(signal.SIGKILL)
+        assert terminal.wait() == -signal.SIGKILL
+        asked, answer = terminal.messages()
+        assert (asked.content, asked.status) == (question, Status.COMPLETE)
+        assert answer.status is Status.PARTIAL
+        assert answer.content.startswith(written[1].content)
+        flat = " ".join(answer.content.split())
+        kept += sum(line in flat for line in shown[1:])
+        assert all(line in flat for line in shown[1:] if not re.search(r"[*_`#>|-]", line))
+        assert engine is not None
+        wait_for_the_end_of(engine)
+        terminal.close()
+    assert kept >= 10
+    store = HistoryStore(terminal.database)
+    assert len(store.search("")) == 20
+    store.close()
+
+
+def test_the_engine_is_killed_twenty_times_in_mid_answer(open_terminal) -> None:
+    terminal = open_terminal("--max-tokens", "24", "--ctx", "4096")
+    for number in range(20):
+        terminal.until(lambda: "● ready" in terminal.text)
+        terminal.ask(f"{STORY} Story number {number}.")
+        n_before = 4 * number
+        partial = terminal.until(lambda at=n_before: terminal.messages()[at + 1].content)
+        engine = terminal.engine()
+        if engine is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(engine, signal.SIGKILL)
+        terminal.until(lambda at=n_before: terminal.messages()[at + 1].status is not Status.PARTIAL)
+        killed = terminal.messages()[n_before + 1]
+        assert killed.content.startswith(partial)
+        assert killed.status in {Status.FAILED, Status.LENGTH}, "it was killed, or had ended before"
+        if killed.status is Status.FAILED:
+            terminal.until(lambda: "cut short" in terminal.text and "×" in terminal.text)
+        terminal.until(lambda: "● ready" in terminal.text)
+        terminal.ask("What is a sail?")
+        terminal.until(
+            lambda at=n_before: terminal.messages()[at + 3].status in {Status.COMPLETE, Status.LENGTH}
+        )
+        assert "Traceback" not in terminal.text
+    terminal.until(lambda: "● ready" in terminal.text)
+    terminal.type("\x11")
+    assert terminal.wait() == 0
+    assert termios.tcgetattr(terminal._slave) == terminal.modes
+    killed_ones = [m for m in terminal.messages()[1::4] if m.status is Status.FAILED]
+    assert len(killed_ones) >= 10
+
+
+@pytest.mark.parametrize(
+    ("way", "code"),
+    [("\x11", 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)],
+    ids=["Ctrl+Q", "SIGTERM", "SIGHUP", "SIGINT"],
+)
+def test_leaving_in_mid_answer(open_terminal, way: str | signal.Signals, code: int) -> None:
+    terminal = open_terminal()
+    terminal.ask(STORY)
+    shown = terminal.until(lambda: terminal.messages()[1].content)
+    engine = terminal.engine()
+    if isinstance(way, str):
+        terminal.type(way)
+    else:
+        terminal.process.send_signal(way)
+    assert terminal.wait() == code
+    answer = terminal.messages()[1]
+    assert answer.status is Status.STOPPED
+    assert answer.content.startswith(shown)
+    assert termios.tcgetattr(terminal._slave) == terminal.modes
+    terminal.close()
+    ending = terminal.output[-200:]
+    assert b"\x1b[?1049l" in ending, "back from the second screen"
+    assert b"\x1b[?25h" in ending, "the cursor is there again"
+    assert b"\x1b[?1000l" in terminal.output[-1000:], "the mouse is the terminal's again"
+    assert b"Traceback" not in terminal.output
+    assert engine is not None
+    wait_for_the_end_of(engine)
+
+
+def test_a_terminal_that_is_gone(open_terminal) -> None:
+    """The window was closed: nobody reads what the app writes, and it ends all the same."""
+    terminal = open_terminal()
+    terminal.ask(STORY)
+    terminal.until(lambda: terminal.messages()[1].content)
+    engine = terminal.engine()
+    os.close(terminal._slave)
+    os.close(terminal.master)
+    terminal.process.send_signal(signal.SIGHUP)
+    assert terminal.wait() != 0
+    assert terminal.messages()[1].content
+    assert engine is not None
+    wait_for_the_end_of(engine)
+    terminal.master, terminal._slave = pty.openpty()
+
+
+def test_nothing_native_writes_on_the_terminal(open_terminal) -> None:
+    terminal = open_terminal("--max-tokens", "8")
+    terminal.ask("Hello")
+    terminal.until(lambda: terminal.messages()[1].status is Status.LENGTH)
+    terminal.until(lambda: "● ready" in terminal.text)
+    for word in (b"llama_", b"ggml", b"load_", b"print_info", b"warning"):
+        assert word not in terminal.output
+    terminal.type("\x11")
+    assert terminal.wait() == 0
