@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from edgechat.cli import models_keep, models_pull, models_search
+from edgechat.cli import models_keep, models_pull, models_search, plan
 from edgechat.cli.output import json_object, note, one_line
 from edgechat.cli.tables import pairs, table
 from edgechat.errors import BrokenModelError, EngineCrashedError, ExitCode, from_exception
@@ -25,6 +25,7 @@ app.command("link")(models_pull.link)
 app.command("search")(models_search.search)
 app.command("rm")(models_keep.rm)
 app.command("du")(models_keep.du)
+app.command("plan")(plan.plan)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -37,18 +38,18 @@ def list_(as_json: AsJson = False) -> None:
     """List the models that can be named: pulled, of the settings' folders, and of other programs."""
     from edgechat.library.local import list_models, models_dir
     from edgechat.library.summaries import summaries
-    from edgechat.library.usage import last_use
+    from edgechat.library.usage import last_uses
 
     models = list_models()
-    found = list(zip(models, summaries(models), strict=True))
+    found = list(zip(models, summaries(models), last_uses(model.path for model in models), strict=True))
     if as_json:
-        json_object({"models": [_as_json(model, known, last_use(model.path)) for model, known in found]})
+        json_object({"models": [_as_json(*one) for one in found]})
         return
     table(
         ("name", "weights", "quantization", "size", "context", "from", "last used"),
-        [_row(model, known, last_use(model.path)) for model, known in found],
+        [_row(*one) for one in found],
     )
-    for _, known in found:
+    for _, known, _ in found:
         if isinstance(known, Trouble):
             note(known.message)
     if not found:

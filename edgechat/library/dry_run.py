@@ -36,6 +36,8 @@ class Answer(msgspec.Struct, frozen=True):
     """Free on the GPUs, all together."""
     gpu: str = ""
     """Their names."""
+    shared: bool = False
+    """Their memory is the main memory."""
 
 
 class DryRunProcess:

@@ -85,13 +85,31 @@ class Hub:
         Raises:
             NetworkError: the hub can't be reached, or refuses.
         """
-        models = self._patiently(
-            lambda: list(
-                self._api().list_models(search=words or None, filter="gguf", sort="downloads", limit=limit)
-            ),
-            "",
-        )
-        return [Found(one.id, one.downloads or 0, bool(one.gated)) for one in models]
+        # Not HfApi.list_models: its own retries keep a person waiting for a minute before they give up.
+        from huggingface_hub import utils
+
+        tools: Any = utils
+        parameters: dict[str, str | int] = {
+            "filter": "gguf",
+            "sort": "downloads",
+            "direction": -1,
+            "limit": limit,
+        }
+        if words:
+            parameters["search"] = words
+
+        def ask() -> list[Found]:
+            headers = tools.build_hf_headers(library_name="edgechat", library_version=__version__)
+            response = tools.get_session().get(
+                f"{self.endpoint}/api/models", params=parameters, headers=headers, timeout=TIMEOUT_S
+            )
+            tools.hf_raise_for_status(response)
+            return [
+                Found(str(one["id"]), int(one.get("downloads") or 0), bool(one.get("gated")))
+                for one in response.json()
+            ]
+
+        return self._patiently(ask, "")
 
     @contextmanager
     def open(self, listing: Listing, file: RemoteFile, start: int) -> Iterator[Stream]:

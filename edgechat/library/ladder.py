@@ -80,7 +80,7 @@ def fits(needs: Needs, available: Available) -> bool:
 
 def shortage(needs: Needs, available: Available) -> int:
     """Bytes that are missing, in main memory or on the GPUs; 0 where it fits."""
-    ram = needs.held + MARGIN - available.ram
+    ram = needs.held + (needs.gpu if available.shared else 0) + MARGIN - available.ram
     vram = needs.gpu + MARGIN - available.vram if needs.gpu and available.vram else 0
     return max(0, ram, vram)
 

@@ -49,6 +49,8 @@ class Available(msgspec.Struct, frozen=True):
     ram: int
     """Of main memory, without swapping."""
     vram: int = 0
-    """Of the GPUs' own memory; 0 without a GPU, or where it shares the main memory."""
+    """Of the GPUs' memory; 0 without a GPU, or where it doesn't tell."""
+    shared: bool = False
+    """The GPUs' memory is the main memory."""
     total_ram: int = 0
     """All the main memory there is, for people; 0 where it isn't known."""

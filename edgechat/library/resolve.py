@@ -125,9 +125,7 @@ def _named(name: str, models: Sequence[ModelFile]) -> Path:
         names = ", ".join(str(model.path) if exact else model.name for model in fitting[:4])
         raise UsageError(f"{name!r} could be {len(fitting)} models: name one of them ({names})")
     if find(wanted) is not None:
-        raise NotFoundError(
-            f"{wanted} is not on this machine yet: get it with `edgechat models pull {wanted}`"
-        )
+        raise NotFoundError(f"{wanted} is not on this machine yet: run `edgechat models pull {wanted}`")
     close = _nearest(name, [model.name for model in models])
     raise NotFoundError(
         f"no model named {name!r}{close} {LIST}, and GGUF files in {models_dir()} are found by name"

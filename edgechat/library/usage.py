@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from edgechat.errors import EdgechatError
@@ -20,10 +21,16 @@ def record_use(path: Path) -> None:
 
 def last_use(path: Path) -> float | None:
     """When the model was last loaded, in seconds since 1970; None if it never was, as far as is known."""
+    return last_uses([path])[0]
+
+
+def last_uses(models: Iterable[Path]) -> list[float | None]:
+    """When each was last loaded."""
     try:
-        return _mark(path).stat().st_mtime
-    except (OSError, EdgechatError):
-        return None
+        folder = _folder()
+    except EdgechatError:
+        return [None for _ in models]
+    return [_time_of(folder / _key(path)) for path in models]
 
 
 def forget_use(path: Path) -> None:
@@ -33,7 +40,21 @@ def forget_use(path: Path) -> None:
 
 
 def _mark(path: Path) -> Path:
+    return _folder() / _key(path)
+
+
+def _folder() -> Path:
     from edgechat import paths
 
-    key = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]
-    return paths.state_dir() / FOLDER / key
+    return paths.state_dir() / FOLDER
+
+
+def _key(path: Path) -> str:
+    return hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]
+
+
+def _time_of(mark: Path) -> float | None:
+    try:
+        return mark.stat().st_mtime
+    except OSError:
+        return None
