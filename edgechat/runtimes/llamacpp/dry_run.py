@@ -21,13 +21,14 @@ import psutil
 
 from edgechat.errors import from_exception
 from edgechat.library import estimate
+from edgechat.library.dry_run import Answer
 from edgechat.library.needs import Needs
 from edgechat.library.repack import repacked_bytes
 from edgechat.records import LoadSettings
 from edgechat.runtimes.llamacpp import abi, logs
 from edgechat.runtimes.llamacpp.backends import features
 from edgechat.runtimes.llamacpp.context import LOAD_MODE_NONE, context_params
-from edgechat.runtimes.llamacpp.devices import gpus
+from edgechat.runtimes.llamacpp.devices import DeviceKind, gpus
 from edgechat.runtimes.llamacpp.failures import explain
 
 MIB = 2**20
@@ -37,24 +38,6 @@ BUFFER_SIZE = re.compile(r"(?P<where>\S+)\s+(?P<what>compute|output) buffer size
 BUILD_FEATURES = {"AVX2": "avx2", "AVX512": "avx512f", "DOTPROD": "asimddp", "MATMUL_INT8": "i8mm"}
 ENGINE_EXTRA = 14 * MIB
 """What the engine's process holds that a process of this module's doesn't: measured."""
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """What one LoadSettings would take."""
-
-    needs: Needs | None = None
-    """None where llama.cpp can't make such a context."""
-    error: str = ""
-    code: int = 0
-    """The exit code of the error."""
-    n_ctx: int = 0
-    n_ctx_train: int = 0
-    n_layers: int = 0
-    """Those that can be on a GPU, the output layer counted as one."""
-    vram: int = 0
-    """Free on the GPUs, all together."""
-    gpu: str = ""
-    """Their names."""
 
 
 class DryRun:
@@ -198,7 +181,9 @@ def main() -> int:
         try:
             if run is None:
                 run = DryRun(Path(settings.path))
-            answer = _answer(run, settings)
+                run.needs(settings)
+                engine = psutil.Process().memory_info().rss + ENGINE_EXTRA
+            answer = _answer(run, settings, engine)
         except Exception as error:
             ours = from_exception(error)
             if ours is None:
@@ -209,13 +194,12 @@ def main() -> int:
     return 0
 
 
-def _answer(run: DryRun, settings: LoadSettings) -> Answer:
+def _answer(run: DryRun, settings: LoadSettings, engine: int) -> Answer:
     found = gpus() if settings.n_gpu_layers else ()
     wanted = settings.n_gpu_layers if settings.n_gpu_layers >= 0 else run.n_layers
     needs = run.needs(settings, min(wanted, run.n_layers) if found else 0)
     if needs is not None:
-        resident = psutil.Process().memory_info().rss
-        needs = msgspec.structs.replace(needs, engine=resident + ENGINE_EXTRA)
+        needs = msgspec.structs.replace(needs, engine=engine)
     return Answer(
         needs=needs,
         n_ctx=run.n_ctx(settings),
@@ -223,6 +207,7 @@ def _answer(run: DryRun, settings: LoadSettings) -> Answer:
         n_layers=run.n_layers,
         vram=sum(gpu.memory_free for gpu in found),
         gpu=", ".join(gpu.label for gpu in found),
+        shared=any(gpu.kind is DeviceKind.IGPU or gpu.name.startswith("Metal") for gpu in found),
     )
 
 

@@ -1,4 +1,4 @@
-"""What llama.cpp's log of loading a model says of layers and of the cache, and how many layers to try next."""
+"""What llama.cpp's log says of layers and of the cache, and how many layers to try next on a GPU."""
 
 import re
 from collections.abc import Iterable
