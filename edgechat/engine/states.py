@@ -11,6 +11,7 @@ import logging
 import os
 import struct
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +32,8 @@ MIN_TOKENS = 256
 MAGIC = b"EDGECHAT-STATE\x00\x01"
 _HEADER = struct.Struct("<16s32sQ")  # magic, checksum of all that follows, bytes of the description
 MAX_DESCRIPTION = 2**28
+ABANDONED_S = 3600.0
+"""A file that was begun so long ago was left behind by a process that was killed."""
 
 Key = str | int
 
@@ -166,6 +169,9 @@ class StateFiles:
             if SUFFIX in entry.name and entry.is_file(follow_symlinks=False):
                 with contextlib.suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
+                    if entry.name.startswith(".") and status.st_mtime < time.time() - ABANDONED_S:
+                        os.unlink(entry.path)
+                        continue
                     files.append((status.st_mtime, status.st_size, entry.path))
         total = sum(size for _, size, _ in files)
         for _, size, path in sorted(files)[:-1]:

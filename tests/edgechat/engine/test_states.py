@@ -158,3 +158,14 @@ def test_a_folder_that_can_not_be_made(tmp_path: Path) -> None:
     store = open_states(str(tmp_path / "file" / "states"), 1000, 1000, "model", 256)
     assert store.files is None
     assert open_states("", 0, 1000, "model", 256).enabled is False
+
+
+def test_what_a_killed_process_left_half_written_is_removed(files: StateFiles) -> None:
+    old, new = (files.folder / f".{name}.state.tmp" for name in ("old", "new"))
+    for path in (old, new):
+        path.write_bytes(b"half")
+    os.utime(old, (1, 1))
+    files.write(state())
+    files.wait()
+    assert not old.exists()
+    assert new.exists()  # another process may be writing it
