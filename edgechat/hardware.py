@@ -6,6 +6,7 @@ are read here, so that nothing else needs to know of them.
 
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,8 +14,12 @@ from pathlib import Path
 
 import psutil
 
+from edgechat.errors import UsageError
+
 ROOT = Path("/")
 DARWIN = platform.system() == "Darwin"
+MEMORY_LIMIT = "EDGECHAT_MEMORY_LIMIT"
+"""Environment: no more main memory is planned with than this, to leave the rest to other programs."""
 
 # What llama.cpp's CPU kernels look for, as /proc/cpuinfo and sysctl name it.
 KNOWN_FEATURES = frozenset(
@@ -93,13 +98,34 @@ def physical_cores(root: Path = ROOT, allowed: Iterable[int] | None = None) -> i
 
 
 def memory(root: Path = ROOT) -> Memory:
-    """Main memory, no more of it than control groups allow."""
+    """Main memory, no more of it than control groups and EDGECHAT_MEMORY_LIMIT allow.
+
+    Raises:
+        UsageError: the variable isn't a size.
+    """
     system = psutil.virtual_memory()
     total, available = int(system.total), int(system.available)
     for limit, free in _memory_limits(root):
         total = min(total, limit)
         available = min(available, free)
+    own = _own_limit(os.environ.get(MEMORY_LIMIT, ""))
+    if own is not None:
+        total, available = min(total, own), min(available, own)
     return Memory(total, max(0, available))
+
+
+def _own_limit(text: str) -> int | None:
+    """Bytes that a size such as "6G" or "800M" stands for; None for an empty text.
+
+    Raises:
+        UsageError: it isn't a size.
+    """
+    if not text.strip():
+        return None
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise UsageError(f"{MEMORY_LIMIT}={text}: give a size, such as 6G or 800M")
+    return int(float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " "))
 
 
 def cpu_features(root: Path = ROOT) -> frozenset[str]:

@@ -70,7 +70,9 @@ class _State:
     settings: LoadSettings
     draft: bool
     needs: Needs
-    steps: tuple[str, ...] = ()
+    asked_ctx: int
+    steps: tuple[tuple[str, str], ...] = ()
+    """What gave way, and how that is said; each only once."""
 
 
 def fits(needs: Needs, available: Available) -> bool:
@@ -107,7 +109,7 @@ def ladder(
     needs = requirements(first, draft)
     if needs is None:
         raise ValueError("no such context can be made")
-    state = _State(first, draft, needs)
+    state = _State(first, draft, needs, n_ctx)
     if fits(needs, available):
         return Plan(Verdict.FITS, first, draft, needs, needs, available)
     free = frozenset(("kv_type", "n_batch", "n_gpu_layers", "draft")) - set(asked.fixed)
@@ -123,7 +125,8 @@ def ladder(
 
 
 def _plan(verdict: Verdict, state: _State, asked: Needs, available: Available) -> Plan:
-    return Plan(verdict, state.settings, state.draft, state.needs, asked, available, state.steps)
+    steps = tuple(text for _, text in state.steps)
+    return Plan(verdict, state.settings, state.draft, state.needs, asked, available, steps)
 
 
 def _try(
@@ -135,7 +138,9 @@ def _try(
     needs = requirements(settings, draft)
     if needs is None or (needs.held >= state.needs.held and needs.gpu >= state.needs.gpu):
         return None
-    return _State(settings, draft, needs, (*state.steps, step))
+    what = next(iter(changed), "draft")
+    before = tuple(one for one in state.steps if one[0] != what)
+    return _State(settings, draft, needs, state.asked_ctx, (*before, (what, step)))
 
 
 def _smaller_cache(state: _State, requirements: Requirements, _: Available) -> Iterator[_State]:
@@ -156,12 +161,11 @@ def _smaller_batch(state: _State, requirements: Requirements, _: Available) -> I
 def _shorter(floor: int) -> "_Steps":
     def steps(state: _State, requirements: Requirements, available: Available) -> Iterator[_State]:
         """The longest context that fits, or the floor."""
-        current = state.settings.n_ctx
-        low, high = floor // CTX_STEP, (current - 1) // CTX_STEP
+        low, high = floor // CTX_STEP, (state.settings.n_ctx - 1) // CTX_STEP
 
         def at(blocks: int) -> _State | None:
             n_ctx = blocks * CTX_STEP
-            step = f"{n_ctx:,} instead of {current:,} tokens of context"
+            step = f"{n_ctx:,} instead of {state.asked_ctx:,} tokens of context"
             return _try(state, requirements, step, n_ctx=n_ctx)
 
         best = _largest(low, high, at, available)
@@ -233,7 +237,7 @@ def context_that_fits(requirements: Requirements, plan: Plan, n_ctx_train: int =
         plan: one that doesn't fit.
         n_ctx_train: what the model was trained on: no more is proposed. 0 where it isn't known.
     """
-    state = _State(plan.settings, plan.draft, plan.needs)
+    state = _State(plan.settings, plan.draft, plan.needs, plan.settings.n_ctx)
     for step in _shorter(SMALLEST_CTX)(state, requirements, plan.available):
         if fits(step.needs, plan.available):
             found = step.settings.n_ctx

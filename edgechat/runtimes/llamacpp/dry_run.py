@@ -36,7 +36,7 @@ KV_SIZE = re.compile(r"llama_kv_cache\w*: size\s*=\s*(?P<mib>[\d.]+) MiB \(")
 RECURRENT_SIZE = re.compile(r"llama_memory_recurrent: size\s*=\s*(?P<mib>[\d.]+) MiB")
 BUFFER_SIZE = re.compile(r"(?P<where>\S+)\s+(?P<what>compute|output) buffer size\s*=\s*(?P<mib>[\d.]+) MiB")
 BUILD_FEATURES = {"AVX2": "avx2", "AVX512": "avx512f", "DOTPROD": "asimddp", "MATMUL_INT8": "i8mm"}
-ENGINE_EXTRA = 14 * MIB
+ENGINE_EXTRA = 10 * MIB
 """What the engine's process holds that a process of this module's doesn't: measured."""
 
 
@@ -95,7 +95,7 @@ class DryRun:
         chatting = self._sizes(settings, few_outputs=True)
         if reserved is None or chatting is None:
             return None
-        weights = sum(part.file_size for part in self._parts)
+        weights = estimate.weight_bytes(self._parts)
         tensors = [tensor for part in self._parts for tensor in part.tensors]
         built = features(self._llama.llama_print_system_info().decode("utf-8", "replace"))
         repacked = repacked_bytes(tensors, cpu_features(built))
