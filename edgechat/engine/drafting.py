@@ -19,7 +19,7 @@ from edgechat.engine.speculation.draft_model import Choose, DraftModel, chooser
 from edgechat.engine.speculation.proposal import Draft, Source
 from edgechat.engine.speculation.words import Library, Words
 from edgechat.engine.turn import Turn
-from edgechat.records import Speculation
+from edgechat.records import Capabilities, Speculation
 
 LONGEST = 15
 """Most drafts in a step."""
@@ -259,3 +259,8 @@ class Drafter:
             answer = _Answer(decides, words, chooser(turn.request.sampling), turn.n_answer)
             self._answers[turn.id] = answer
         return answer
+
+
+def longest_for(can: Capabilities, wanted: int) -> int:
+    """Most drafts in a step of a runtime that can take back only so many tokens."""
+    return wanted if can.rollback < 0 else min(wanted, can.rollback)
