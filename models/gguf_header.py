@@ -82,7 +82,7 @@ class LazyArray:
         """
         if self.type is ValueType.STRING:
             raise TypeError("an array of strings, not of numbers")
-        return struct.unpack(f"<{self.count}{SCALARS[self.type].format[-1]}", self._raw())
+        return struct.unpack(f"<{self.count}{SCALARS[self.type].format[-1]}", self.raw())
 
     def read_bytes(self) -> list[bytes]:
         """All elements of an array of strings, undecoded.
@@ -93,7 +93,7 @@ class LazyArray:
         """
         if self.type is not ValueType.STRING:
             raise TypeError(f"an array of {self.type.name}, not of strings")
-        raw, at, unpack = self._raw(), 0, U64.unpack_from
+        raw, at, unpack = self.raw(), 0, U64.unpack_from
         strings: list[bytes] = []
         try:
             for _ in range(self.count):
@@ -106,7 +106,12 @@ class LazyArray:
             raise BrokenModelFile(f"{self.path}: changed while it was being read: try again")
         return strings
 
-    def _raw(self) -> bytes:
+    def raw(self) -> bytes:
+        """The bytes of all elements as they are in the file.
+
+        Raises:
+            BrokenModelFile: the file has changed since its header was read.
+        """
         with open_model(self.path) as file:
             file.seek(self.offset)
             raw = file.read(self.n_bytes)
