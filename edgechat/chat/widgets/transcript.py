@@ -99,7 +99,7 @@ class Transcript(VerticalScroll, can_focus=False):
         self._entries = entries
         self._growing = None
         await self._mount_tail()
-        self._welcome.display = not entries
+        self._show_welcome()
         self.anchor()
 
     async def _add(self, entry: Entry) -> None:
@@ -107,7 +107,7 @@ class Transcript(VerticalScroll, can_focus=False):
         self._entries.append(entry)
         if entry.kind is Kind.ASSISTANT and not entry.text:
             self._growing = entry.key
-        self._welcome.display = False
+        self._show_welcome()
         if entry.kind is Kind.USER and not at_tail:
             await self._mount_tail()
         elif at_tail:
@@ -143,7 +143,11 @@ class Transcript(VerticalScroll, can_focus=False):
             self._last -= 1
         if key in self._views:
             await self._views.pop(key).remove()
-        self._welcome.display = not self._entries
+        self._show_welcome()
+
+    def _show_welcome(self) -> None:
+        """Notices alone are no conversation."""
+        self._welcome.display = all(entry.kind is Kind.NOTICE for entry in self._entries)
 
     # --- the window
 
