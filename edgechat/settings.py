@@ -83,6 +83,13 @@ class EngineSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_type: Annotated[
         KVType, Meta(description="Type of the context's memory; q8_0 halves it at a small cost in quality.")
     ] = "f16"
+    draft: Annotated[
+        str,
+        Meta(
+            description="What drafts tokens ahead: off, ngram (words of the conversation), auto (also a "
+            "smaller model of the same vocabulary, where one is found and pays), or a model's name or path."
+        ),
+    ] = "auto"
 
     def load(self, path: Path, **changed: Any) -> LoadSettings:
         """As the engine takes them, with what the command line gives in place of the file's.
@@ -93,7 +100,11 @@ class EngineSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Raises:
             UsageError: a value is out of its range.
+            NotFoundError: there is no such draft model.
         """
+        from edgechat import paths
+        from edgechat.library.draft import draft_for
+
         values: dict[str, Any] = {
             "n_ctx": self.ctx,
             "n_threads": self.threads,
@@ -101,6 +112,12 @@ class EngineSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "kv_type": self.kv_type,
         }
         given = {name: value for name, value in changed.items() if value is not None}
+        draft, must_pay = draft_for(given.pop("draft", self.draft), path)
+        values |= {
+            "draft": draft,
+            "draft_must_pay": must_pay,
+            "cost_folder": str(paths.cache_dir() / "costs"),
+        }
         fixed = tuple(name for name in ("kv_type", "n_batch", "n_gpu_layers") if name in given)
         try:
             return LoadSettings(path=str(path), fixed=fixed, **values | given)

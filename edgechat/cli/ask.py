@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from edgechat.cli.options import KVTypeOption
+from edgechat.cli.options import DraftOption, KVTypeOption
 from edgechat.engine.process.spawn import spawn_host
 from edgechat.errors import UsageError
 
@@ -43,6 +43,7 @@ def ask(
     ] = None,
     threads: Annotated[int | None, typer.Option(min=0, max=512, help="Threads; 0: automatic.")] = None,
     kv_type: KVTypeOption = None,
+    draft: DraftOption = None,
     overflow: Annotated[
         Literal["refuse", "window"],
         typer.Option(help="A prompt longer than the context: refuse it, or cut its middle."),
@@ -70,6 +71,7 @@ def ask(
                 n_ctx=ctx,
                 n_threads=threads,
                 kv_type=kv_type,
+                draft=draft,
                 n_sequences=1,
             ),
             sampling=config.sampling.settings(

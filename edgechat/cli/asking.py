@@ -15,7 +15,7 @@ from edgechat.engine.process.client import EngineClient, error_from_code
 from edgechat.engine.process.messages import Delta, Evicted, Finished, Generate, Note, Prefilled, Refused
 from edgechat.engine.process.spawn import HostProcess
 from edgechat.errors import ExitCode
-from edgechat.records import FinishReason, LoadSettings, SamplingSettings, Timings
+from edgechat.records import FinishReason, LoadSettings, SamplingSettings, Speculation, Timings
 from models.chat import ChatMessage
 
 CANCEL_S = 3.0
@@ -80,6 +80,8 @@ class Result(msgspec.Struct):
     notes: list[str] = []
     window: Unseen | None = None
     """None where the model saw all."""
+    speculation: Speculation | None = None
+    """What drafting did; None where nothing was to be drafted."""
 
 
 class Turn:
@@ -151,6 +153,7 @@ class Turn:
         self.result.tokens = event.tokens
         self.result.finish_reason = event.reason
         self.result.timings = msgspec.structs.replace(event.timings, load_s=load_s)
+        self.result.speculation = event.speculation
 
     def end(self) -> None:
         """Print what comes after the answer."""
@@ -173,6 +176,9 @@ def statistics(result: Result) -> str:
     parts = [f"{len(result.tokens)} tokens"]
     if times.tokens_per_s:
         parts.append(f"{times.tokens_per_s:.1f} tokens/s")
+    drafted = result.speculation
+    if drafted is not None and drafted.accepted:
+        parts.append(f"{drafted.accepted} of {drafted.drafted} drafted ones stood")
     parts.append(f"first after {times.ttft_s:.2f} s")
     parts.append(f"prompt of {times.prefill_tokens + times.cached_tokens} tokens")
     parts.append(f"loaded in {times.load_s:.2f} s")

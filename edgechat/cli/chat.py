@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from edgechat.cli.options import KVTypeOption
+from edgechat.cli.options import DraftOption, KVTypeOption
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -37,6 +37,7 @@ def chat(
     ] = None,
     threads: Annotated[int | None, typer.Option(min=0, max=512, help="Threads; 0: automatic.")] = None,
     kv_type: KVTypeOption = None,
+    draft: DraftOption = None,
     gpu_layers: Annotated[
         int | None, typer.Option(min=-1, help="Layers on the GPU; -1: all that fit.")
     ] = None,
@@ -67,6 +68,7 @@ def chat(
         n_ctx=ctx,
         n_threads=threads,
         kv_type=kv_type,
+        draft=draft,
         n_gpu_layers=gpu_layers,
         state_folder=str(states_dir()),
         state_memory_bytes=config.cache.memory_mb << 20,

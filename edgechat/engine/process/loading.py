@@ -15,6 +15,7 @@ from models.chat import ChatMessage
 from models.errors import UnsupportedTemplate
 
 if TYPE_CHECKING:
+    from edgechat.engine.process.draft_loading import Drafting
     from edgechat.engine.process.work import Work
     from edgechat.engine.states import StateStore
 
@@ -50,9 +51,25 @@ def load(settings: LoadSettings, emit: Emit, progress: Progress) -> tuple["Work"
     runtime, notes, eos = _load_runtime(settings, progress)
     template, template_notes = _chat_template(runtime, eos)
     states = _states(settings, runtime)
+    drafting = _drafting(settings, runtime)
     load_s = time.monotonic() - started
-    work = Work(runtime, template, emit, load_s=load_s, states=states, adapt_threads=settings.n_threads == 0)
-    return work, load_s, (*notes, *template_notes)
+    work = Work(
+        runtime,
+        template,
+        emit,
+        load_s=load_s,
+        states=states,
+        adapt_threads=settings.n_threads == 0,
+        drafter=drafting.drafter,
+    )
+    return work, load_s, (*notes, *template_notes, *drafting.notes)
+
+
+def _drafting(settings: LoadSettings, runtime: Any) -> "Drafting":
+    """What drafts for the model; nothing for a runtime that tests bring, whose times mean nothing."""
+    from edgechat.engine.process.draft_loading import Drafting, load_drafter
+
+    return Drafting() if os.environ.get(RUNTIME_VARIABLE) else load_drafter(settings, runtime)
 
 
 def _states(settings: LoadSettings, runtime: Any) -> "StateStore":

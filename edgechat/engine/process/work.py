@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from edgechat.engine.drafting import Drafter
 from edgechat.engine.engine import Engine
 from edgechat.engine.process.messages import Event, Generate, Score
 from edgechat.engine.rendering import ChatRenderer
@@ -23,11 +24,18 @@ class Work:
         load_s: float = 0.0,
         states: StateStore | None = None,
         adapt_threads: bool = False,
+        drafter: Drafter | None = None,
     ) -> None:
         """As for Engine."""
         self.info: ModelInfo = runtime.info
         self._engine = Engine(
-            runtime, template, emit, load_s=load_s, states=states, adapt_threads=adapt_threads
+            runtime,
+            template,
+            emit,
+            load_s=load_s,
+            states=states,
+            adapt_threads=adapt_threads,
+            drafter=drafter,
         )
         self._scorer = Scorer(runtime, emit, make_room=self._engine.release_idle)
 

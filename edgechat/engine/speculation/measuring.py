@@ -7,6 +7,7 @@ harm. Widths that there was no time for get the shape that V has on most CPUs.
 import contextlib
 import hashlib
 import logging
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,9 @@ _log = logging.getLogger(__name__)
 SECONDS = 0.7
 """A measurement is to take no longer, but for width 1, without which there is none."""
 STEADY = 1.6
-"""Where plain steps differed more than this, other programs were at work: measured again next time."""
+"""Where plain steps differed more than this, other programs were at work: measured again when"""
+ROUGH_S = 3600.0
+"""so many seconds have passed."""
 MAX_FILE_BYTES = 2**14
 
 # V(k) / V(1) as it was measured on two AVX2 cores, for 4-bit weights.
@@ -52,11 +55,15 @@ def step_costs(
         widths: of batches, in the order of importance; (1,) for a draft model.
     """
     path = Path(folder) / f"{_key(runtime, widths)}.json" if folder else None
+    rough = None if path is None else path.with_suffix(".rough.json")
     table = None if path is None else _read(path)
+    if table is None and rough is not None and _age(rough) < ROUGH_S:
+        table = _read(rough)
     if table is None:
         table, steady = _measure(runtime, clock, seconds, widths)
-        if path is not None and steady:
-            _write(path, table)
+        keep = path if steady else rough
+        if keep is not None:
+            _write(keep, table)
     return completed(table, max(widths))
 
 
@@ -116,6 +123,14 @@ def _read(path: Path) -> CostTable | None:
         return msgspec.json.decode(path.read_bytes(), type=CostTable)
     except (OSError, ValueError):  # msgspec's errors are ValueErrors
         return None
+
+
+def _age(path: Path) -> float:
+    """Seconds since a file was written."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except OSError:
+        return math.inf
 
 
 def _write(path: Path, table: CostTable) -> None:
