@@ -26,9 +26,9 @@ SHARE: dict[KVType, float] = {"f16": 1.0, "q8_0": 17 / 32, "q4_0": 9 / 32}
 """Of float16's bytes."""
 
 # Measured: an engine without a model; llama.cpp's tables for each token and each merge; its graphs.
-ENGINE = 58 * MIB
-TOKEN, MERGE = 145, 100
-GRAPHS = 8 * MIB
+ENGINE = 50 * MIB
+TOKEN, MERGE = 184, 133
+GRAPHS = 6 * MIB
 
 
 def estimate(parts: Sequence[GGUFHeader], settings: LoadSettings, features: Iterable[str]) -> Needs:

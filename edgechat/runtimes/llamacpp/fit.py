@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import msgspec
+
 from edgechat import hardware
 from edgechat.errors import ResourceError
 from edgechat.library import estimate, ladder
@@ -34,21 +36,42 @@ def to_memory(settings: LoadSettings, path: Path, available: int) -> tuple[LoadS
         parts = estimate.read_parts(path)
     except (OSError, ModelError):
         return settings, ""  # llama.cpp will say what is wrong with it
+    beside = _draft_bytes(settings)
     rough = estimate.estimate(parts, settings, hardware.cpu_features())
-    if rough.held < available * PLENTY:
+    if rough.held + beside < available * PLENTY:
         return settings, ""
     free = Available(ram=available)
     with DryRun(path) as dry:
 
         def requirements(wanted: LoadSettings, draft: bool) -> Needs | None:
-            return dry.needs(wanted)
+            needs = dry.needs(wanted)
+            return msgspec.structs.replace(needs, draft=_draft_bytes(wanted)) if needs and draft else needs
 
         if requirements(settings, False) is None:
             return settings, ""  # loading will say why
-        plan = ladder.ladder(requirements, free, settings, n_ctx=dry.n_ctx(settings))
+        plan = ladder.ladder(requirements, free, settings, n_ctx=dry.n_ctx(settings), draft=beside > 0)
         if plan.fits:
-            return plan.settings if plan.steps else settings, ladder.note(plan)
+            return _chosen(settings, plan), ladder.note(plan)
         longest = ladder.context_that_fits(requirements, plan, dry.n_ctx_train)
     raise ResourceError(
         ladder.refusal(plan, path.stem, longest_ctx=longest, smaller=smaller_quantization(parts, plan))
     )
+
+
+def _chosen(asked: LoadSettings, plan: ladder.Plan) -> LoadSettings:
+    """What the plan comes to; where nothing gave way, what was asked for, unresolved."""
+    if not plan.steps:
+        return asked
+    dropped = {} if plan.draft or not _draft_bytes(asked) else {"draft": ""}
+    return msgspec.structs.replace(plan.settings, **dropped)
+
+
+def _draft_bytes(settings: LoadSettings) -> int:
+    """What the draft model adds; 0 without one, and where its file can't be read, which its own load says."""
+    if settings.draft in ("", "ngram", "off"):
+        return 0
+    try:
+        needs = estimate.estimate_file(Path(settings.draft), settings)
+    except (OSError, ModelError):
+        return 0
+    return needs.held - estimate.ENGINE

@@ -34,6 +34,8 @@ class LlamaCppRuntime:
     n_batch: int
     n_sequences: int
     notes: tuple[str, ...]
+    settings: LoadSettings
+    """What it was loaded with: where memory was short, less than was asked for."""
 
     @classmethod
     def load(cls, settings: LoadSettings, on_progress: Progress | None = None) -> "LlamaCppRuntime":
@@ -66,6 +68,7 @@ class LlamaCppRuntime:
         self._decode = llama.llama_decode
         self._get_logits = abi.function("llama_get_logits", ctypes.c_void_p, ctypes.c_void_p)
         self.notes = opened.notes
+        self.settings = settings
         self.tokenizer = LlamaCppTokenizer(opened.model, opened.text_tokens)
         self.n_ctx = llama.llama_n_ctx(self._ctx)
         self.n_batch = llama.llama_n_batch(self._ctx)

@@ -1,0 +1,151 @@
+"""The estimate from the header against llama.cpp's own dry run, and both against what a load takes."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from edgechat import hardware
+from edgechat.errors import BrokenModelError, EdgechatError
+from edgechat.library import estimate
+from edgechat.library.dry_run import DryRunProcess, NoDryRun
+from edgechat.library.needs import Needs
+from edgechat.library.repack import repacked_bytes
+from edgechat.records import LoadSettings
+from edgechat.runtimes.llamacpp import LlamaCppRuntime, logs
+from models.ggml_types import GGMLType
+from models.gguf import TensorInfo
+
+MIB = 2**20
+X86 = {"avx2"}
+ARM = {"neon", "asimddp"}
+
+
+def tensor(name: str, kind: GGMLType, *shape: int) -> TensorInfo:
+    """One of which only name, type and shape matter; it has 1000 bytes."""
+    return TensorInfo(name, shape, kind, offset=0, n_bytes=1000, record_offset=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "features", "rows", "copied"),
+    [
+        (GGMLType.Q4_0, X86, 8, True),
+        (GGMLType.Q4_0, X86, 12, False),
+        (GGMLType.Q4_0, ARM, 12, True),
+        (GGMLType.Q4_K, X86, 8, True),
+        (GGMLType.Q4_1, X86, 8, False),
+        (GGMLType.Q6_K, X86, 8, False),
+        (GGMLType.Q6_K, ARM, 8, True),
+        (GGMLType.Q8_0, X86, 8, False),
+        (GGMLType.Q8_0, ARM, 4, True),
+        (GGMLType.Q2_K, X86, 8, False),
+        (GGMLType.Q2_K, X86 | {"avx512f"}, 8, True),
+        (GGMLType.Q4_0, set(), 8, False),
+        (GGMLType.F16, X86, 8, False),
+    ],
+)
+def test_which_types_are_copied(kind: GGMLType, features: set[str], rows: int, copied: bool) -> None:
+    weights = [tensor("blk.0.ffn_up.weight", kind, 256, rows), tensor("output.weight", GGMLType.F32, 256, 8)]
+    assert repacked_bytes(weights, features) == (1000 if copied else 0)
+
+
+def test_tables_that_are_looked_up_are_not_copied_unless_they_are_the_output_too() -> None:
+    table, output = (
+        tensor("token_embd.weight", GGMLType.Q4_0, 256, 64),
+        tensor("output.weight", GGMLType.F16, 256, 64),
+    )
+    assert repacked_bytes([table, output], X86) == 0
+    assert repacked_bytes([table], X86) == 1000
+    experts = tensor("blk.0.ffn_up_exps.weight", GGMLType.Q4_0, 256, 64, 4)
+    assert repacked_bytes([experts, output], X86) == 1000
+
+
+def exact(path: Path, settings: LoadSettings) -> Needs:
+    with DryRunProcess(path) as dry:
+        needs = dry.ask(settings).needs
+    assert needs is not None
+    return needs
+
+
+def near(one: int, other: int, share: float, mib: int) -> bool:
+    return abs(one - other) <= max(share * other, mib * MIB)
+
+
+@pytest.mark.parametrize("model", ["starter_gguf", "gemma_gguf"])
+def test_the_estimate_is_near_to_the_dry_run(model: str, request: pytest.FixtureRequest) -> None:
+    path: Path = request.getfixturevalue(model)
+    parts = estimate.read_parts(path)
+    with DryRunProcess(path) as dry:
+        for n_ctx in (512, 2048, 16384):
+            for kv_type in ("f16", "q8_0", "q4_0"):
+                for n_batch in (512, 128):
+                    settings = LoadSettings(str(path), n_ctx=n_ctx, kv_type=kv_type, n_batch=n_batch)
+                    said = dry.ask(settings).needs
+                    guess = estimate.estimate(parts, settings, hardware.cpu_features())
+                    assert said is not None
+                    assert near(guess.kv, said.kv, 0.002, 0)
+                    assert near(guess.compute, said.compute, 0.15, 2)
+                    assert near(guess.output, said.output, 0.01, 0)
+                    assert near(guess.engine, said.engine, 0.15, 0)
+                    assert (guess.weights, guess.repacked, guess.cold) == (
+                        said.weights,
+                        said.repacked,
+                        said.cold,
+                    )
+                    assert near(guess.scoring, said.scoring, 0.15, 2)
+                    assert near(guess.peak, said.peak, 0.04, 0)
+
+
+@pytest.mark.parametrize("model", ["starter_gguf", "gemma_gguf"])
+def test_a_load_takes_the_buffers_that_were_planned(model: str, request: pytest.FixtureRequest) -> None:
+    path: Path = request.getfixturevalue(model)
+    settings = LoadSettings(str(path), n_ctx=1024, n_threads=1, kv_type="q8_0")
+    needs = exact(path, settings)
+    log = logs.capture()
+    runtime = LlamaCppRuntime.load(settings)
+    lines = log.lines
+    runtime.close()
+    kv = sum(_mib(line) for line in lines if " KV buffer size" in line)
+    repacked = sum(_mib(line) for line in lines if "CPU_REPACK model buffer size" in line)
+    mapped = sum(_mib(line) for line in lines if "CPU_Mapped model buffer size" in line)
+    assert near(needs.kv, int(kv * MIB), 0.001, 0)
+    assert abs(needs.repacked - repacked * MIB) < 0.02 * MIB
+    assert abs(needs.weights - mapped * MIB) < MIB
+    compute = sum(_mib(line) for line in lines if "compute buffer size" in line)
+    assert needs.compute <= compute * MIB <= needs.compute + needs.scoring
+
+
+def _mib(line: str) -> float:
+    match = re.search(r"=\s*([\d.]+) MiB", line)
+    assert match is not None
+    return float(match[1])
+
+
+def test_without_mapping_nothing_is_cold(gemma_gguf: Path) -> None:
+    settings = LoadSettings(str(gemma_gguf), n_ctx=512)
+    mapped = exact(gemma_gguf, settings)
+    read = exact(gemma_gguf, msgspec.structs.replace(settings, use_mmap=False))
+    assert mapped.cold == mapped.repacked > 0
+    assert read.cold == 0
+    assert read.weights == mapped.weights - mapped.repacked
+    assert abs(read.held - mapped.held) < 3 * MIB
+
+
+def test_a_model_that_can_not_be_loaded_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"GGUF not really")
+    with DryRunProcess(path) as dry, pytest.raises(BrokenModelError):
+        dry.ask(LoadSettings(str(path)))
+    with DryRunProcess(tmp_path / "none.gguf") as dry, pytest.raises(EdgechatError):
+        dry.ask(LoadSettings(str(path)))
+
+
+def test_a_process_that_does_not_answer_is_given_up(
+    starter_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with DryRunProcess(starter_gguf, timeout_s=0.01) as dry, pytest.raises(NoDryRun):
+        dry.ask(LoadSettings(str(starter_gguf)))
+    monkeypatch.setattr("edgechat.library.dry_run.MODULE", "edgechat.no_such_module")
+    with DryRunProcess(starter_gguf) as dry, pytest.raises(NoDryRun):
+        dry.ask(LoadSettings(str(starter_gguf)))
