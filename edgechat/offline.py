@@ -111,9 +111,13 @@ def require_network(what: str) -> None:
 
 def _set_in_settings() -> bool:
     """Whether the settings ask for it; settings that can't be read are complained of elsewhere."""
-    from edgechat import settings
+    from edgechat import paths
 
     try:
+        if not paths.config_file().exists():
+            return False  # the usual case, at no cost: a command's start waits for this
+        from edgechat import settings
+
         return settings.load().network.offline
     except EdgechatError:
         return False

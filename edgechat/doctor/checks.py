@@ -9,8 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edgechat import __version__, hardware
+from edgechat.doctor.clipboard import clipboard
 from edgechat.doctor.findings import Finding, Report, Severity
 from edgechat.doctor.gpu import check_gpus
+from edgechat.doctor.library import check_models, check_offline
 from edgechat.doctor.llama import Build, check_llama
 from edgechat.errors import EdgechatError
 from edgechat.units import bytes_text
@@ -36,7 +38,9 @@ def examine() -> Report:
         check_disk,
         check_terminal,
         check_starter,
+        check_models,
         check_settings,
+        check_offline,
     )
     return Report(tuple(check() for check in checks))
 
@@ -147,8 +151,17 @@ def check_terminal() -> Finding:
     kind = os.environ.get("TERM", "unknown")
     colours = _colours(kind)
     inside = "tmux" if os.environ.get("TMUX") else "screen" if os.environ.get("STY") else ""
+    copying = clipboard(os.environ)
     found = f"{kind}, {size.columns}x{size.lines}, {colours}" + (f", inside {inside}" if inside else "")
-    data = {"term": kind, "columns": size.columns, "lines": size.lines, "colours": colours, "inside": inside}
+    found += f", copying {copying}"
+    data = {
+        "term": kind,
+        "columns": size.columns,
+        "lines": size.lines,
+        "colours": colours,
+        "inside": inside,
+        "clipboard": copying,
+    }
     if kind in ("dumb", "unknown"):
         return Finding(
             "terminal",

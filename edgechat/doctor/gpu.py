@@ -24,6 +24,10 @@ class Gpu:
     """What llama.cpp must be built with to use it."""
     flags: str
     """For CMake."""
+    driver: str = ""
+    """Its version; "" where it isn't known."""
+    trouble: str = ""
+    """What the driver complains of."""
 
 
 def check_gpus(build: Build, gpus: list[Gpu] | None = None) -> Finding:
@@ -34,10 +38,19 @@ def check_gpus(build: Build, gpus: list[Gpu] | None = None) -> Finding:
         gpus: those of the machine; None looks.
     """
     gpus = find_gpus() if gpus is None else gpus
-    data = {"gpus": [{"name": gpu.name, "backend": gpu.backend} for gpu in gpus]}
+    data = {"gpus": [{"name": gpu.name, "backend": gpu.backend, "driver": gpu.driver} for gpu in gpus]}
     if not gpus:
         return Finding("GPU", "none found", data=data)
-    found = ", ".join(gpu.name for gpu in gpus)
+    found = ", ".join(gpu.name + (f" (driver {gpu.driver})" if gpu.driver else "") for gpu in gpus)
+    if trouble := next((gpu.trouble for gpu in gpus if gpu.trouble), ""):
+        return Finding(
+            "GPU",
+            found,
+            Severity.WARNING,
+            f"the NVIDIA driver doesn't answer ({trouble})",
+            "restart the machine, or install its driver again",
+            data,
+        )
     built = {name.casefold() for name in build.backends}
     # Vulkan drives every GPU, if not as fast.
     idle = [gpu for gpu in gpus if not {gpu.backend.casefold(), "vulkan"} & built]
@@ -59,33 +72,42 @@ def find_gpus() -> list[Gpu]:
     if platform.system() == "Darwin":
         metal = Gpu("Apple GPU", "Metal", "-DGGML_METAL=on")
         return [metal] if platform.machine() == "arm64" else []
-    nvidia = [Gpu(name, "CUDA", "-DGGML_CUDA=on") for name in _nvidia_names()]
-    if nvidia:
+    if nvidia := _nvidia():
         return nvidia
     if any(RENDER_NODES.glob("renderD*")) and ctypes.util.find_library("vulkan"):
         return [Gpu("a GPU with Vulkan", "Vulkan", "-DGGML_VULKAN=on")]
     return []
 
 
-def _nvidia_names() -> list[str]:
+def _nvidia() -> list[Gpu]:
+    """NVIDIA's, as its tool lists them; where that is missing or fails, as the kernel does."""
+    trouble = ""
     if shutil.which("nvidia-smi"):
         try:
             done = subprocess.run(
-                ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
+                ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
                 capture_output=True,
                 text=True,
                 timeout=TIMEOUT_S,
                 check=False,
             )
-        except (OSError, subprocess.TimeoutExpired):
+        except subprocess.TimeoutExpired:
+            trouble = f"nvidia-smi gave no answer within {TIMEOUT_S:.0f} s"
+        except OSError:
             pass
         else:
             if done.returncode == 0:
-                return [line.strip() for line in done.stdout.splitlines() if line.strip()]
+                rows = [line.partition(",") for line in done.stdout.splitlines() if line.strip()]
+                return [_cuda(name.strip(), driver.strip()) for name, _, driver in rows]
+            trouble = " ".join((done.stdout or done.stderr).split())[:200] or f"code {done.returncode}"
     try:
-        return [_proc_name(folder) for folder in sorted(NVIDIA_PROC.iterdir())]
+        return [_cuda(_proc_name(folder), trouble=trouble) for folder in sorted(NVIDIA_PROC.iterdir())]
     except OSError:
         return []
+
+
+def _cuda(name: str, driver: str = "", trouble: str = "") -> Gpu:
+    return Gpu(name, "CUDA", "-DGGML_CUDA=on", driver, trouble)
 
 
 def _proc_name(folder: Path) -> str:

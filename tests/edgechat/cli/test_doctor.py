@@ -1,5 +1,6 @@
 """`edgechat doctor` on machines that have this and lack that."""
 
+import dataclasses
 import json
 import signal
 import sys
@@ -9,10 +10,13 @@ import pytest
 
 from edgechat import hardware
 from edgechat.cli import app
-from edgechat.doctor import Finding, Severity, checks, exit_code, gpu
+from edgechat.doctor import Finding, Severity, checks, exit_code, gpu, library
+from edgechat.doctor.clipboard import clipboard
 from edgechat.doctor.gpu import Gpu, check_gpus
 from edgechat.doctor.llama import Build, check_llama
 from edgechat.hardware import Cpu, Memory
+from edgechat.library.local import models_dir
+from edgechat.library.pull import UNFINISHED
 
 Captured = pytest.CaptureFixture[str]
 CUDA = Gpu("NVIDIA H200", "CUDA", "-DGGML_CUDA=on")
@@ -34,7 +38,9 @@ def test_this_machine(capsys: Captured, starter_gguf: Path) -> None:
         "disk",
         "terminal",
         "starter model",
+        "models",
         "settings",
+        "network",
     ]
     assert found["llama.cpp"]["data"]["bindings"] == "0.3.36"
     assert "CPU" in found["llama.cpp"]["data"]["backends"]
@@ -171,11 +177,27 @@ def test_nvidia_without_its_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_nvidia_with_its_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho NVIDIA H200\n")
+    tool.write_text("#!/bin/sh\necho NVIDIA H200, 580.65.06\n")
     tool.chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setattr("platform.system", lambda: "Linux")
-    assert gpu.find_gpus() == [CUDA]
+    assert gpu.find_gpus() == [dataclasses.replace(CUDA, driver="580.65.06")]
+    assert check_gpus(Build(("CUDA",))).found == "NVIDIA H200 (driver 580.65.06)"
+
+
+def test_nvidia_with_a_driver_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "proc" / "0000:01:00.0").mkdir(parents=True)
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho Failed to initialize NVML: Driver/library version mismatch\nexit 18\n")
+    tool.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(gpu, "NVIDIA_PROC", tmp_path / "proc")
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    finding = check_gpus(Build(("CUDA",)))
+    assert (finding.severity, finding.problem) == (
+        Severity.WARNING,
+        "the NVIDIA driver doesn't answer (Failed to initialize NVML: Driver/library version mismatch)",
+    )
 
 
 def test_apple(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,3 +281,58 @@ def test_torch_is_not_imported() -> None:
     already = "torch" in sys.modules
     assert checks.check_torch().topic == "torch"
     assert ("torch" in sys.modules) == already
+
+
+# --- models, network, clipboard
+
+
+def test_models_and_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    theirs = tmp_path / ".lmstudio" / "models" / "o" / "m"
+    theirs.mkdir(parents=True)
+    (theirs / "m.gguf").write_bytes(bytes(1000))
+    finding = library.check_models()
+    assert (finding.severity, finding.found) == (
+        Severity.OK,
+        "package: 1 (98.4 MB), LM Studio: 1 (1.0 kB)",
+    )
+    half = models_dir() / UNFINISHED / "o--m--1"
+    half.mkdir(parents=True)
+    (half / "m.gguf").write_bytes(bytes(2000))
+    finding = library.check_models()
+    assert (finding.severity, finding.problem) == (
+        Severity.WARNING,
+        "2.0 kB of downloads are unfinished",
+    )
+    monkeypatch.setattr(library.os, "access", lambda path, _: ".lmstudio" not in str(path))
+    finding = library.check_models()
+    assert finding.problem == f"the models of LM Studio in {tmp_path / '.lmstudio' / 'models'} can't be read"
+
+
+def test_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert library.check_offline().found == "offline (HF_HUB_OFFLINE): every connection is refused"
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example")
+    finding = library.check_offline()
+    assert finding.found == (
+        "asked by `models pull` and `search --online` alone, the hub is https://mirror.example"
+    )
+    assert finding.data["offline"] is False
+
+
+@pytest.mark.parametrize(
+    ("environment", "answer"),
+    [
+        ({"TERM": "xterm-kitty"}, "works"),
+        ({"TERM": "xterm-256color", "TERM_PROGRAM": "WezTerm"}, "works"),
+        ({"TERM": "xterm-256color", "WT_SESSION": "1"}, "works"),
+        ({"TERM": "xterm-256color", "TERM_PROGRAM": "Apple_Terminal"}, "doesn't work"),
+        ({"TERM": "linux"}, "doesn't work"),
+        ({"TERM": "xterm-256color"}, "may work"),
+        ({"TERM": "tmux-256color", "TMUX": "x"}, "works in tmux with `set -s set-clipboard on`"),
+        ({"TERM": "screen", "STY": "x"}, "doesn't work in screen"),
+    ],
+)
+def test_the_clipboard(environment: dict[str, str], answer: str) -> None:
+    assert clipboard(environment) == answer
