@@ -74,7 +74,16 @@ def test_json_is_one_object(model, capfd):
     assert err == ""
     result = json.loads(out)
     assert out.count("\n") == 1
-    assert result.keys() == {"text", "tokens", "finish_reason", "timings", "model", "notes", "window"}
+    assert result.keys() == {
+        "text",
+        "tokens",
+        "finish_reason",
+        "timings",
+        "model",
+        "notes",
+        "window",
+        "speculation",
+    }
     assert result["text"] == "hello"
     assert bytes(result["tokens"]) == b"hello"
     assert result["finish_reason"] == "stop"
