@@ -278,7 +278,7 @@ def note(plan: Plan) -> str:
     """What gave way, for people; "" where nothing did."""
     if not plan.steps:
         return ""
+    room = bytes_text(max(0, plan.available.ram - MARGIN))
     return (
-        f"memory is short ({bytes_text(plan.asked.held)} asked for, {bytes_text(plan.available.ram)} free): "
-        + "; ".join(plan.steps)
+        f"memory is short ({bytes_text(plan.asked.held)} needed, {room} can be had): {'; '.join(plan.steps)}"
     )

@@ -15,6 +15,8 @@ from models.errors import ModelError
 
 PLENTY = 0.6
 """Of what is free: what needs less by estimate is loaded without asking llama.cpp."""
+RETREAT = 0.8
+"""Of what was refused: what is tried next."""
 
 
 def to_memory(settings: LoadSettings, path: Path, available: int) -> tuple[LoadSettings, str]:
@@ -56,6 +58,11 @@ def to_memory(settings: LoadSettings, path: Path, available: int) -> tuple[LoadS
     raise ResourceError(
         ladder.refusal(plan, path.stem, longest_ctx=longest, smaller=smaller_quantization(parts, plan))
     )
+
+
+def less(settings: LoadSettings, path: Path) -> int:
+    """Bytes to plan with after the system refused what these settings take, though it seemed free."""
+    return int(estimate.estimate_file(path, settings).held * RETREAT) + ladder.MARGIN
 
 
 def _chosen(asked: LoadSettings, plan: ladder.Plan) -> LoadSettings:

@@ -21,6 +21,9 @@ from edgechat.runtimes.llamacpp.header import kv_bytes_per_token
 
 Progress = Callable[[float], bool]
 
+CPU_ATTEMPTS = 4
+"""Loads where the system refuses memory that seemed free, each with less than the one before."""
+
 OVERRIDDEN = re.compile(r"control-looking token:\s+(?P<token>\d+) '</s>' was not control-type")
 
 
@@ -91,7 +94,7 @@ class _Loader:
         wanted = self.settings.n_gpu_layers
         if not self.gpus:
             self._note_missing_gpu()
-            return self._attempt(0)
+            return self._on_cpu()
         try:
             return self._attempt(wanted)
         except ResourceError as error:
@@ -99,6 +102,8 @@ class _Loader:
         free = sum(gpu.memory_free for gpu in self.gpus)
         n_layers = memory.layer_count(self.log.lines)
         for layers in memory.gpu_attempts(wanted, n_layers, self.weights, free):
+            if layers == 0:
+                return self._on_cpu()
             host = self.weights if not n_layers else self.weights * (n_layers + 1 - layers) // (n_layers + 1)
             if host + memory.HEADROOM > self.available:
                 break
@@ -109,10 +114,25 @@ class _Loader:
             return opened
         raise first
 
+    def _on_cpu(self) -> Opened:
+        """Load with settings that fit; with lower ones where the system says no nevertheless."""
+        asked, notes, available = self.settings, self.notes, self.available
+        refused: ResourceError | None = None
+        for _ in range(CPU_ATTEMPTS):
+            try:
+                self.settings, note = fit.to_memory(asked, self.path, available)
+            except ResourceError as error:
+                raise refused or error from None
+            self.notes = [*notes, note] if note else notes
+            try:
+                return self._attempt(0)
+            except ResourceError as error:
+                refused = refused or error
+                available = fit.less(self.settings, self.path)
+        raise refused or ResourceError(f"not enough memory for {self.path.name}")
+
     def _attempt(self, layers: int) -> Opened:
         """Load with so many layers on the GPUs (-1: all)."""
-        if layers == 0:
-            self._fit()
         # ctypes keeps no reference to either: they must live until the call returns.
         no_devices = (ctypes.c_void_p * 1)(None)
         failures: list[BaseException] = []
@@ -161,16 +181,6 @@ class _Loader:
             notes=(*self.notes, *self._notes(model, layers, offloaded, n_ctx)),
             settings=self.settings,
         )
-
-    def _fit(self) -> None:
-        """Settings that fit into main memory, before any of the model is there.
-
-        Raises:
-            ResourceError: none do.
-        """
-        self.settings, note = fit.to_memory(self.settings, self.path, self.available)
-        if note:
-            self.notes.append(note)
 
     def _n_ctx(self, n_ctx_train: int) -> int:
         """Tokens of context, in llama.cpp's steps."""

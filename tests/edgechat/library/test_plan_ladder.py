@@ -94,7 +94,7 @@ def test_each_step_is_said_once() -> None:
         "512 instead of 4,096 tokens of context",
     )
     assert ladder.note(climb(1612)) == (
-        "memory is short (2.1 GB asked for, 2.0 GB free): the context's memory in q8_0 instead of f16"
+        "memory is short (2.1 GB needed, 1.7 GB can be had): the context's memory in q8_0 instead of f16"
     )
 
 

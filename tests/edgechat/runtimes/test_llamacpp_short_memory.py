@@ -1,0 +1,55 @@
+"""A load where the system itself refuses memory: address space that `ulimit -v` has taken away."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHILD = """
+import json, resource, sys
+import psutil
+from edgechat.errors import EdgechatError
+from edgechat.records import LoadSettings
+from edgechat.runtimes.base import Chunk
+from edgechat.runtimes.llamacpp import LlamaCppRuntime, logs
+
+settings = LoadSettings(sys.argv[1], n_ctx=int(sys.argv[3]), n_threads=1, n_sequences=1)
+logs.capture()
+limit = psutil.Process().memory_info().vms + int(sys.argv[2]) * 2**20
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+try:
+    runtime = LlamaCppRuntime.load(settings)
+except EdgechatError as error:
+    print(json.dumps({"error": str(error), "code": int(error.code)}))
+else:
+    runtime.decode([Chunk(0, [1, 2, 3], 0)])
+    print(json.dumps({"n_ctx": runtime.n_ctx, "kv": runtime.settings.kv_type, "notes": runtime.notes}))
+"""
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS is enforced on Linux only")
+
+
+def load(path: Path, mib: int, n_ctx: int = 0) -> dict[str, object]:
+    """What a process says that may have so many MiB more than an empty engine."""
+    command = [sys.executable, "-c", CHILD, str(path), str(mib), str(n_ctx)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=170)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def test_a_load_that_is_refused_memory_goes_down_the_ladder(starter_gguf: Path) -> None:
+    loaded = load(starter_gguf, 1000)
+    assert (loaded["n_ctx"], loaded["notes"]) == (8192, [])
+    # 92 MiB are mapped, 98 are reserved for results, the vocabulary takes 20: 180 for the context is too much.
+    loaded = load(starter_gguf, 390)
+    assert loaded["kv"] == "q8_0"
+    assert "memory is short" in str(loaded["notes"])
+
+
+def test_a_context_that_was_asked_for_is_refused(starter_gguf: Path) -> None:
+    refused = load(starter_gguf, 390, n_ctx=32768)
+    assert refused["code"] == 5
+    assert "memory" in str(refused["error"])
