@@ -86,6 +86,7 @@ class Drafter:
         model: DraftModel | None = None,
         longest: int = LONGEST,
         decides: Callable[[], Decides] | None = None,
+        calibration: Calibration | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Draft for answers whose steps take what `cost` says.
@@ -97,13 +98,14 @@ class Drafter:
             model: drafts where the words have none.
             longest: most drafts in a step.
             decides: makes what decides how many to verify; None: a Controller for each answer at a time.
+            calibration: what is known of how often drafts stand; None: nothing.
             clock: seconds.
         """
         self.cost = cost
         self.longest = longest
         self.model = model
         self._eog = frozenset(eog)
-        self._calibration = Calibration()
+        self._calibration = calibration or Calibration()
         self._library = Library() if ngrams else None
         self._make = decides or self._controller
         self._idle: list[Decides] = []
