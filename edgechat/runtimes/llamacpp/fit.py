@@ -40,7 +40,7 @@ def to_memory(settings: LoadSettings, path: Path, available: int) -> tuple[LoadS
         return settings, ""  # llama.cpp will say what is wrong with it
     beside = _draft_bytes(settings)
     rough = estimate.estimate(parts, settings, hardware.cpu_features())
-    if rough.held + beside < available * PLENTY:
+    if rough.held + beside < min(available * PLENTY, available - ladder.MARGIN):
         return settings, ""
     free = Available(ram=available)
     with DryRun(path) as dry:

@@ -43,7 +43,7 @@ def load(path: Path, mib: int, n_ctx: int = 0) -> dict[str, object]:
 def test_a_load_that_is_refused_memory_goes_down_the_ladder(starter_gguf: Path) -> None:
     loaded = load(starter_gguf, 1000)
     assert (loaded["n_ctx"], loaded["notes"]) == (8192, [])
-    # 92 MiB are mapped, 98 are reserved for results, the vocabulary takes 20: 180 for the context is too much.
+    # 92 MiB are mapped, 98 reserved for results, 20 the vocabulary: 180 for the context are too much.
     loaded = load(starter_gguf, 390)
     assert loaded["kv"] == "q8_0"
     assert "memory is short" in str(loaded["notes"])
