@@ -14,6 +14,10 @@ MAX_SCORES = 2**24
 """Products of queries and keys that are held at once, where they are held at all: 64 MiB in float32."""
 
 
+LEAST_ROWS = 128
+"""Queries with a short window that are taken together."""
+
+
 class KeyValueCache(Protocol):
     """What earlier calls left behind: the keys and values of the positions before these."""
 
@@ -147,7 +151,7 @@ def _blocks(
     if soft_cap is not None:
         rows = max(1, MAX_SCORES // (batch * heads * min(n_keys, 2 * (window or n_keys))))
     if window is not None:
-        rows = min(rows, max(window, 128))
+        rows = min(rows, max(window, LEAST_ROWS))
     for start in range(0, n_queries, rows):
         before = n_keys - n_queries + start
         first = 0 if window is None else max(0, before - window + 1)

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -91,6 +93,14 @@ class Weights:
     def close(self) -> None:
         """Close the files."""
         self.checkpoint.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def _matrix(self, source: str, target: str) -> StoredTensor:
         return self._stored(source, target, (self.config.vocab_size, self.config.hidden_size))

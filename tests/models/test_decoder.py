@@ -28,9 +28,8 @@ def test_logits_equal_those_of_transformers(case: str, tmp_path: Path) -> None:
     ids = np.random.default_rng(1).integers(0, config.vocab_size, (2, 100))
     with torch.no_grad():
         expected = model(torch.tensor(ids)).logits
-    weights = open_weights(tmp_path)
-    seen = Decoder(weights).forward(torch.tensor(ids))
-    weights.close()
+    with open_weights(tmp_path) as weights:
+        seen = Decoder(weights).forward(torch.tensor(ids))
     scale = expected.abs().max()
     assert scale > 1, "a model this flat proves nothing"
     assert (seen - expected).abs().max() < 2e-5 * scale

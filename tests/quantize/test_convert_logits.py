@@ -34,6 +34,19 @@ def test_logits_equal_those_of_transformers(case: str, tmp_path: Path) -> None:
     # llama.cpp takes GELU, and Gemma has it, from a table in float16.
     limit = 2e-3 if config.model_type.startswith("gemma") else 1e-5
     assert np.abs(seen - expected).max() < limit * scale
+    assert np.abs(_by_our_decoder(result.path, ids) - expected).max() < 2e-5 * scale
+
+
+def _by_our_decoder(path: Path, ids: list[int]) -> np.ndarray:
+    """From the GGUF file: its metadata and layout read back."""
+    import torch
+
+    from models.decoder import Decoder
+    from models.weights import open_weights
+
+    torch.set_num_threads(1)
+    with open_weights(path) as weights:
+        return Decoder(weights).forward(torch.tensor([ids]))[0].numpy()
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16", "q8_0"])
