@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from edgechat import hardware
+from edgechat.errors import UsageError
 from edgechat.hardware import Memory
 
 
@@ -127,6 +128,29 @@ def test_memory_limit_of_version_1(tmp_path: Path) -> None:
     assert hardware.memory(root) == Memory(2**31, 2**30)
     _write(tmp_path, {"sys/fs/cgroup/memory/memory.limit_in_bytes": str(2**63 - 4096)})
     assert hardware.memory(root) == Memory(16 * 2**30, 10 * 2**30)
+
+
+@pytest.mark.usefixtures("ram")
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [("6G", 6 * 2**30), ("800M", 800 * 2**20), ("1.5gib", 3 * 2**29), ("4096", 4096), (" 2 kB ", 2048)],
+)
+def test_a_limit_of_the_persons_own(
+    text: str, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGECHAT_MEMORY_LIMIT", text)
+    assert hardware.memory(tmp_path) == Memory(limit, limit)
+
+
+@pytest.mark.usefixtures("ram")
+def test_a_limit_above_what_there_is_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in ("1T", ""):
+        monkeypatch.setenv("EDGECHAT_MEMORY_LIMIT", text)
+        assert hardware.memory(tmp_path) == Memory(16 * 2**30, 10 * 2**30)
+    for text in ("much", "-1G", "5X"):
+        monkeypatch.setenv("EDGECHAT_MEMORY_LIMIT", text)
+        with pytest.raises(UsageError, match="EDGECHAT_MEMORY_LIMIT"):
+            hardware.memory(tmp_path)
 
 
 def test_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
