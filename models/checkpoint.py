@@ -1,5 +1,7 @@
 """The weights of a model on disk, tensor by tensor: safetensors (a file, or shards) and GGUF (dequantized).
 
+Quantized safetensors are seen as if they were dense: models/packed.py.
+
 What is not asked for is not read. Reading goes through `readinto`, not through mmap: a page that was mapped
 counts as ours until the file is unmapped, and a file that shrinks under a mapping kills the process.
 """
@@ -285,7 +287,9 @@ def open_checkpoint(path: str | os.PathLike[str]) -> SafetensorsCheckpoint | GGU
     """
     path = Path(path)
     if path.is_dir():
-        return SafetensorsCheckpoint(path)
+        from models.packed import open_folder
+
+        return open_folder(path)
     if path.suffix == ".safetensors" and path.is_file():
         raise UnsupportedModel(f"{path} are the weights alone: give the folder that they are in")
     if not path.is_file():

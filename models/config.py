@@ -27,6 +27,9 @@ __all__ = [
 MAX_LAYERS = 512
 MAX_SIZE = 2**24
 
+READ_BACK = frozenset({"gptq", "awq", "compressed-tensors", "fp8", "fbgemm_fp8"})
+"""Quantizations whose weights models/packed.py reads."""
+
 NULLABLE = ("sliding_window", "attn_logit_softcapping", "final_logit_softcapping")
 """Where null says "none", and not "as usual"."""
 
@@ -193,9 +196,10 @@ def parse(
         method = (top.get("quantization_config") or raw.get("quantization_config") or {}).get(
             "quant_method", "?"
         )
-        raise UnsupportedModel(
-            f"{where}: the checkpoint is quantized already ({method}): give the unquantized one"
-        )
+        if method not in READ_BACK:
+            raise UnsupportedModel(
+                f"{where}: the checkpoint is quantized already ({method}): give the unquantized one"
+            )
     n_layers = reader.integer("num_hidden_layers", MAX_LAYERS)
     n_heads = reader.integer("num_attention_heads", 2**16)
     hidden = reader.integer("hidden_size", MAX_SIZE)

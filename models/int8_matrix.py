@@ -35,6 +35,10 @@ class Int8Matrix:
         span = slice(start, stop)
         return type(self)(self.integers[span], self.scales[span])
 
+    def take(self, order: npt.NDArray[np.intp]) -> Self:
+        """The rows in another order."""
+        return type(self)(self.integers[order], self.scales[order])
+
     def dense(self) -> npt.NDArray[np.float32]:
         """The weights, float32 [N, K]."""
         values = self.integers.astype(np.float32)

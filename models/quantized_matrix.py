@@ -58,10 +58,20 @@ class QuantizedMatrix:
         """[K]: k // group_size."""
         return (np.arange(self.integers.shape[1]) // self.group_size).astype(np.int32)
 
+    def in_sequence(self) -> Self:
+        """The same, without the groups' numbers; they must be sequential."""
+        return replace(self, groups=None)
+
     def rows(self, start: int, stop: int | None = None) -> Self:
         """Some of the rows."""
         span = slice(start, stop)
         return replace(self, integers=self.integers[span], scales=self.scales[span], zeros=self.zeros[span])
+
+    def take(self, order: npt.NDArray[np.intp]) -> Self:
+        """The rows in another order."""
+        return replace(
+            self, integers=self.integers[order], scales=self.scales[order], zeros=self.zeros[order]
+        )
 
     def dense(self) -> Floats:
         """The weights, float32 [N, K]: each the one rounding of its exact value."""

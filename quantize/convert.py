@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +19,10 @@ from models.families import Family, TensorRule, family_of
 from models.families.base import Metadata
 from models.ggml_types import GGMLType
 from models.json_file import read_json
+from models.packed import PackedCheckpoint
 from models.tensor_names import TensorNames
 from quantize.formats.gguf import Encoded, OutputTensor, copied, encode
+from quantize.formats.repack import Repacker, natural_target
 from quantize.plan import Target
 from quantize.tensors import Job, job_for, row_ranges
 
@@ -39,6 +41,8 @@ class Conversion:
     jobs: tuple[Job, ...]
     n_parameters: int
     notes: tuple[str, ...]
+    is_repacked: bool = False
+    """Its matrices are the integers of a quantized source: nothing is left to llama.cpp."""
 
     @property
     def tensors(self) -> list[OutputTensor]:
@@ -69,14 +73,45 @@ def from_folder(folder: Path, checkpoint: SafetensorsCheckpoint, target: Target)
     tied = _is_tied(config, source)
     rules = list(family.tensors(config, tied=tied))
     source.check(rules, tied=tied)
-    jobs = [job_for(source.checkpoint, source.tensors(rule), rule, target) for rule in rules]
+    repacker = _repacker(checkpoint, target)
+    jobs = [_job(source, rule, target, repacker) for rule in rules]
     jobs += [_rope_job(name, factors) for name, factors in family.rope_tensors(config).items()]
     vocabulary = model_tokenizer.read(folder, config.vocab_size)
     n_parameters = sum(job.tensor.n_elements for job in jobs if job.source_bytes)
     metadata = _metadata(family, config, folder, target, n_parameters) | _vocabulary(vocabulary)
-    return Conversion(
-        family.gguf, metadata, tuple(jobs), n_parameters, (*family.notes(config), *vocabulary.notes)
-    )
+    notes = [*family.notes(config), *vocabulary.notes]
+    if repacker is not None and repacker.fit.note:
+        notes.append(repacker.fit.note)
+    is_repacked = repacker is not None
+    return Conversion(family.gguf, metadata, tuple(jobs), n_parameters, tuple(notes), is_repacked)
+
+
+def _repacker(checkpoint: SafetensorsCheckpoint, target: Target) -> Repacker | None:
+    """Where the target is what a quantized checkpoint is already.
+
+    Raises:
+        UnsupportedModel: it nearly is, but no such file can hold it.
+    """
+    if target.name not in {"q4_0", "q4_1", "q8_0"} or not isinstance(checkpoint, PackedCheckpoint):
+        return None
+    try:
+        natural = natural_target(checkpoint)
+    except UnsupportedModel:
+        if target.direct is not None:  # Q8_0 can be made of anything
+            return None
+        raise
+    if natural is None or (target != natural and (natural.name, target.name) != ("q4_0", "q4_1")):
+        return None
+    return Repacker(checkpoint, target)
+
+
+def _job(source: "_Source", rule: TensorRule, target: Target, repacker: Repacker | None) -> Job:
+    tensors = source.tensors(rule)
+    if repacker is None:
+        return job_for(source.checkpoint, tensors, rule, target)
+    # What is dense stays of the type that it has.
+    repacked = repacker.job(rule, tuple(tensor.name for tensor in tensors))
+    return repacked or job_for(source.checkpoint, tensors, rule, replace(target, direct=None))
 
 
 def from_gguf(checkpoint: GGUFCheckpoint, target: Target) -> Conversion:

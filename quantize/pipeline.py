@@ -11,13 +11,15 @@ from pathlib import Path
 
 from models.checkpoint import GGUFCheckpoint, SafetensorsCheckpoint, open_checkpoint
 from models.ggml_types import GGMLType
+from models.packed import PackedCheckpoint
 from models.verify import verify_gguf
 from quantize import convert, native
 from quantize.convert import Conversion
 from quantize.errors import BadRequest, NotEnoughDisk, OutputExists, SourceNotFound
 from quantize.formats.gguf import data_bytes, header_bytes, padded, write_tensor
+from quantize.formats.repack import natural_target
 from quantize.partial import finish, partial, remove_stale
-from quantize.plan import Target, check_disk, human
+from quantize.plan import TARGETS, Target, check_disk, human
 from quantize.progress import Progress, Stage, Step, silent
 from quantize.tensors import Chunks, Job
 
@@ -156,7 +158,7 @@ def _from_folder(
     header = header_bytes(conversion.metadata, conversion.tensors)
     size = len(header) + data_bytes(conversion.tensors)
     with partial(output) as path:
-        if request.target.direct is not None:
+        if request.target.direct is not None or conversion.is_repacked:
             check_disk(output.parent, size)
             path.write_bytes(header)
             _fill(path, len(header), conversion, progress)
@@ -170,7 +172,26 @@ def _from_folder(
             check_disk(output.parent, result, size)
             _fill(path, len(header), conversion, progress)
             _quantize(path, output, request, progress, header_size=None, requantize=False)
-    return conversion.architecture, conversion.n_parameters, conversion.notes
+    notes = conversion.notes
+    is_packed = isinstance(checkpoint, PackedCheckpoint) and bool(checkpoint.packed)
+    if is_packed and not conversion.is_repacked and request.target.name not in {"f32", "f16", "bf16"}:
+        notes = (*notes, AGAIN)
+    return conversion.architecture, conversion.n_parameters, notes
+
+
+def default_target(source: Path) -> Target:
+    """The type of file that a person gets who names none: of a GPTQ, AWQ or INT8 checkpoint the one that it
+    becomes without rounding, else Q4_K_M.
+
+    Raises:
+        FileNotFoundError: the source, or a part of it, is missing.
+        ModelError: the source is broken, or not supported.
+    """
+    if source.is_dir():
+        with open_checkpoint(source) as checkpoint:
+            if isinstance(checkpoint, PackedCheckpoint):
+                return natural_target(checkpoint) or TARGETS["q4_k_m"]
+    return TARGETS["q4_k_m"]
 
 
 def _fill(path: Path, start: int, conversion: Conversion, progress: Progress) -> None:

@@ -29,8 +29,13 @@ def quantize(
     *,
     to: Annotated[str, typer.Option("--to", help="The format: gguf.")] = "gguf",
     kind: Annotated[
-        str, typer.Option("--type", help="f32, f16, bf16, q8_0, q6_k, q5_k_m, q4_k_m, q4_0, iq4_xs, ...")
-    ] = "q4_k_m",
+        str | None,
+        typer.Option(
+            "--type",
+            help="f32, f16, bf16, q8_0, q6_k, q5_k_m, q4_k_m, q4_0, iq4_xs, ...; default: q4_k_m, or of a "
+            "GPTQ, AWQ or INT8 checkpoint the type that it becomes without rounding.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A file, or a folder for it; else: this folder.")
     ] = None,
@@ -42,10 +47,11 @@ def quantize(
     """Turn a checkpoint into a model that runs here: its path on stdout, all else on stderr."""
     if to.lower() not in FORMATS:
         raise UsageError(f"there is no format {to!r}: give {' or '.join(FORMATS)}")
-    from quantize.pipeline import Request, run
+    from quantize.pipeline import Request, default_target, run
     from quantize.plan import target_of
 
-    request = Request(source, target_of(kind), output, force, threads)
+    target = default_target(source) if kind is None else target_of(kind)
+    request = Request(source, target, output, force, threads)
     with _stopped_by_sigterm(), _shown(quiet=quiet) as progress:
         result = run(request, progress)
     if not quiet:

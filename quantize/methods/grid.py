@@ -6,13 +6,18 @@ often wins: it rounds all the others finer. Scales are rounded to float16 before
 judged is what is stored.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
 
-CHUNK_ELEMENTS = 2**18
-"""Weights that are searched at once: 1 MiB, which stays in the cache over all candidates."""
+CHUNK_ELEMENTS = 2**15 - 1
+"""Weights that are searched at once on a CPU: they stay in a core's cache over all candidates, and are just
+few enough that torch doesn't split an operation over threads, which would cost more than it does. Threads of
+ours take chunks of their own instead."""
+DEVICE_CHUNK_ELEMENTS = 2**24
+WORKERS = 4
 
 POINTS = 20
 WIDEST = 1.07
@@ -97,12 +102,29 @@ def search_grid(
     root = root / root.amax().clamp(min=torch.finfo(weight.dtype).tiny)
     scales = weight.new_empty(n, k // size)
     zeros = weight.new_empty(n, k // size)
-    step = max(1, CHUNK_ELEMENTS // k)
-    for start in range(0, n, step):
-        rows = slice(start, start + step)
+
+    def search(rows: slice) -> None:
         groups = weight[rows].reshape(-1, k // size, size)
         scales[rows], zeros[rows] = _search(groups, root, settings)
+
+    _by_chunks(search, weight)
     return scales, zeros
+
+
+def _by_chunks(work: Callable[[slice], None], weight: torch.Tensor) -> None:
+    """Do the work for a few rows at a time, all of them independent of each other."""
+    n, k = weight.shape
+    on_cpu = weight.device.type == "cpu"
+    step = max(1, (CHUNK_ELEMENTS if on_cpu else DEVICE_CHUNK_ELEMENTS) // k)
+    chunks = [slice(start, min(start + step, n)) for start in range(0, n, step)]
+    workers = min(torch.get_num_threads(), WORKERS, len(chunks)) if on_cpu else 1
+    if workers <= 1:
+        for chunk in chunks:
+            work(chunk)
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        for _ in pool.map(work, chunks):
+            pass
 
 
 def _search(
@@ -167,11 +189,11 @@ def round_to_grid(
     n, k = weight.shape
     size = settings.columns(k)
     integers = torch.empty(n, k, dtype=torch.uint8, device=weight.device)
-    step = max(1, CHUNK_ELEMENTS // k)
-    for start in range(0, n, step):
-        rows = slice(start, start + step)
-        zero = zeros[rows, :, None]
+
+    def fill(rows: slice) -> None:
         steps = (weight[rows].reshape(-1, k // size, size) / scales[rows, :, None]).round_()
-        steps = torch.clamp(steps.add_(zero), 0, settings.top)
+        steps.add_(zeros[rows, :, None]).clamp_(0, settings.top)
         integers[rows] = steps.to(torch.uint8).reshape(-1, k)
+
+    _by_chunks(fill, weight)
     return integers

@@ -141,7 +141,7 @@ def test_numbers_that_make_no_sense(changes: dict[str, Any], message: str) -> No
 
 UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
     ({"rope_scaling": {"type": "dynamic"}}, "scaling 'dynamic' is not supported: linear, llama3, yarn, "),
-    ({"quantization_config": {"quant_method": "gptq"}}, r"is quantized already \(gptq\)"),
+    ({"quantization_config": {"quant_method": "hqq"}}, r"is quantized already \(hqq\)"),
     ({"sliding_window": 4, "layer_types": ["chunked"] * 2}, "layers of type 'chunked'"),
 ]  # fmt: skip
 
