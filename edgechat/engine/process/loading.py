@@ -49,6 +49,7 @@ def load(settings: LoadSettings, emit: Emit, progress: Progress) -> tuple["Work"
 
     started = time.monotonic()
     runtime, notes, eos = _load_runtime(settings, progress)
+    settings = getattr(runtime, "settings", settings)  # where memory was short, not what was asked for
     template, template_notes = _chat_template(runtime, eos)
     states = _states(settings, runtime)
     drafting = _drafting(settings, runtime)
