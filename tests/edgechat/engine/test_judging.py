@@ -1,4 +1,4 @@
-"""Judging rows: 20,000 draws have the target's distribution; each token is taken before the next is judged."""
+"""Judging rows: 20,000 draws have the target's distribution, and each token is taken before the next."""
 
 import numpy as np
 import pytest
