@@ -82,6 +82,7 @@ def link(
 
 def _pull(hub: "Hub", wanted: "Wanted", quiet: bool) -> "Pulled":
     from edgechat.cli.pull_progress import progress_for
+    from edgechat.library.local import model_name
     from edgechat.library.pull import models_of
     from edgechat.library.pull import pull as pull_model
 
@@ -95,7 +96,8 @@ def _pull(hub: "Hub", wanted: "Wanted", quiet: bool) -> "Pulled":
         size = bytes_text(pulled.size_bytes)
         state = "is here already" if pulled.was_here else "pulled"
         checked = "checksums are right" if pulled.verified else "the hub gave no checksums"
-        note(f"{pulled.path.name} {state} ({size}, {checked}): edgechat chat {pulled.path.stem}")
+        name = model_name(pulled.path)
+        note(f"{name} {state} ({size}, {checked}): edgechat chat {name}")
     return pulled
 
 
@@ -119,8 +121,10 @@ def _choose(listing: "Listing", found: "list[Candidate]", wanted: "Wanted") -> "
 
 
 def _as_json(pulled: "Pulled") -> dict[str, Any]:
+    from edgechat.library.local import model_name
+
     return {
-        "name": pulled.path.stem,
+        "name": model_name(pulled.path),
         "path": str(pulled.path),
         "size_bytes": pulled.size_bytes,
         "was_here": pulled.was_here,

@@ -170,7 +170,7 @@ class Fetch:
                     if self.cancelled.is_set():
                         raise Cancelled
                     digest.update(piece)
-            self.progress.advance(self.name, at)
+                    self.progress.advance(self.name, len(piece))
         return at, digest
 
     def _restart(self, file: IO[bytes], at: int) -> int:

@@ -32,6 +32,8 @@ class Trouble:
     """Bytes a second; 0: as fast as it goes."""
     silent_after: int = -1
     """No byte more comes after so many, but the connection stays."""
+    gate: threading.Event | None = None
+    """The silence ends when this is set."""
     ignores_range: bool = False
     times: int = -1
     """How many requests it befalls; -1: all."""
@@ -176,8 +178,9 @@ class _Handler(BaseHTTPRequestHandler):
         piece = PIECE if not trouble.rate else max(1, int(trouble.rate / 10))
         while at < end and not self.hub.stopped.is_set():
             if 0 <= trouble.silent_after <= at:
-                self.hub.stopped.wait(60)
-                break
+                (trouble.gate or self.hub.stopped).wait(120)
+                if trouble.gate is None:
+                    break
             try:
                 self.wfile.write(data[at : min(end, at + piece)])
                 self.wfile.flush()

@@ -59,7 +59,7 @@ def test_a_model(hub: HubServer, model: bytes, capsys: Captured) -> None:
     assert out == f"{target()}\n"
     assert err.splitlines() == [
         f"{REPO}: Q4_K_M (330.4 kB), apache-2.0",
-        f"{FILE} pulled (330.4 kB, checksums are right): edgechat chat tiny-Q4_K_M",
+        "tiny-Q4_K_M pulled (330.4 kB, checksums are right): edgechat chat tiny-Q4_K_M",
     ]
     assert target().read_bytes() == model
     source = load_source(target())
@@ -444,16 +444,21 @@ def test_a_pull_that_is_killed_goes_on(hub: HubServer, model: bytes, kind: signa
     assert left_over() == []
 
 
-def test_two_pulls_of_one_model(hub: HubServer, model: bytes) -> None:
-    hub.troubles[FILE] = Trouble(rate=300_000, times=1)
+def test_two_pulls_of_one_model(hub: HubServer, model: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "120")
+    gate = threading.Event()
+    hub.troubles[FILE] = Trouble(silent_after=100_000, gate=gate, times=1)
     with _start(REPO) as first:
-        _wait_until(lambda: hub.sent > 0)
+        _wait_until(lambda: hub.sent >= 100_000)
         with _start(REPO) as second:
-            first_out, _ = first.communicate(timeout=60)
-            second_out, second_err = second.communicate(timeout=60)
+            assert second.stderr is not None
+            lines = [second.stderr.readline(), second.stderr.readline()]
+            assert lines[1] == f"another edgechat is pulling {FILE}: waiting for it\n"
+            gate.set()
+            first_out, _ = first.communicate(timeout=120)
+            second_out, second_err = second.communicate(timeout=120)
     assert (first.returncode, second.returncode) == (0, 0)
     assert first_out == second_out == f"{target()}\n"
-    assert f"another edgechat is pulling {FILE}: waiting for it" in second_err
     assert "is here already" in second_err
     assert target().read_bytes() == model
     assert len(hub.ranges(FILE)) == 1
@@ -463,16 +468,16 @@ def test_two_pulls_of_one_model(hub: HubServer, model: bytes) -> None:
 def test_files_come_side_by_side(hub: HubServer) -> None:
     first, second = split_gguf()
     hub.repositories[REPO] = {PART_1: first, PART_2: second}
-    both = threading.Event()
+    gate = threading.Event()
     for name in (PART_1, PART_2):
-        hub.troubles[name] = Trouble(rate=len(first))
+        hub.troubles[name] = Trouble(silent_after=10_000, gate=gate)
 
-    def watch() -> None:
-        _wait_until(lambda: hub.ranges(PART_1) and hub.ranges(PART_2) and hub.sent < len(first + second))
-        both.set()
+    def open_when_both_are_asked_for() -> None:
+        _wait_until(lambda: hub.ranges(PART_1) and hub.ranges(PART_2))
+        gate.set()
 
-    watcher = threading.Thread(target=watch, daemon=True)
+    watcher = threading.Thread(target=open_when_both_are_asked_for, daemon=True)
     watcher.start()
     assert pull(REPO) == 0
-    watcher.join(10)
-    assert both.is_set()
+    watcher.join(60)
+    assert gate.is_set()
