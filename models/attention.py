@@ -48,10 +48,14 @@ class Attention:
                 for name in ("q_norm", "k_norm")
             }
 
-    def names(self) -> list[str]:
-        """Its matrices; all but the last see the same input."""
+    def groups(self) -> list[list[str]]:
+        """Its matrices; those of a group see the same input."""
         first = ["qkv_proj"] if self.config.layout.fused else ["q_proj", "k_proj", "v_proj"]
-        return [f"self_attn.{name}" for name in [*first, "o_proj"]]
+        return [[f"self_attn.{name}" for name in group] for group in (first, ["o_proj"])]
+
+    def names(self) -> list[str]:
+        """Its matrices, in the order in which they multiply."""
+        return [name for group in self.groups() for name in group]
 
     def forward(
         self, linears: Linears, x: torch.Tensor, positions: torch.Tensor, cache: KeyValueCache | None = None
@@ -65,7 +69,7 @@ class Attention:
             cache: where there were positions before these.
         """
         config = self.config
-        *first, last = self.names()
+        first, [last] = self.groups()
         if config.layout.fused:
             sizes = [config.q_size, config.kv_size, config.kv_size]
             queries, keys, values = linears.apply(first[0], x).split(sizes, dim=-1)

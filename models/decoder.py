@@ -48,7 +48,9 @@ class DecoderLayer:
             self.mlp = MixtureOfExperts(act, config.experts, weights["mlp.gate.weight"])
         else:
             self.mlp = GatedMLP(act, "mlp", fused=config.layout.fused)
-        self.linears = Linears(weights, [*self.attention.names(), *self.mlp.names()])
+        self.groups = [*self.attention.groups(), *self.mlp.groups()]
+        """The names of all matrices in order; those of a group see the same input."""
+        self.linears = Linears(weights, [name for group in self.groups for name in group])
         self.norms = {
             name: RMSNorm(weights[f"{name}.weight"], config.norm_eps, adds_one=config.layout.norm_adds_one)
             for name in NORM_NAMES[config.layout.norms]

@@ -39,16 +39,20 @@ class GatedMLP:
         self.prefix = prefix
         self.fused = fused
 
-    def names(self) -> list[str]:
-        """Its matrices; all but the last see the same input."""
+    def groups(self) -> list[list[str]]:
+        """Its matrices; those of a group see the same input."""
         first = ["gate_up_proj"] if self.fused else ["gate_proj", "up_proj"]
-        return [f"{self.prefix}.{name}" for name in [*first, "down_proj"]]
+        return [[f"{self.prefix}.{name}" for name in group] for group in (first, ["down_proj"])]
+
+    def names(self) -> list[str]:
+        """Its matrices, in the order in which they multiply."""
+        return [name for group in self.groups() for name in group]
 
     def forward(self, linears: Linears, x: torch.Tensor) -> torch.Tensor:
         """[..., D] to [..., D]."""
-        *first, last = self.names()
+        first, [last] = self.groups()
         if self.fused:
             gate, up = linears.apply(first[0], x).chunk(2, dim=-1)
         else:
             gate, up = (linears.apply(name, x) for name in first)
-        return linears.apply(last, self.act(gate) * up)
+        return linears.apply(last, self.act(gate).mul_(up))

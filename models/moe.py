@@ -21,9 +21,13 @@ class MixtureOfExperts:
         self.router = router
         self.experts = [GatedMLP(act, f"mlp.experts.{i}") for i in range(experts.count)]
 
+    def groups(self) -> list[list[str]]:
+        """Its matrices; those of a group see the same input."""
+        return [group for expert in self.experts for group in expert.groups()]
+
     def names(self) -> list[str]:
-        """Its matrices."""
-        return [name for expert in self.experts for name in expert.names()]
+        """Its matrices, in the order in which they multiply."""
+        return [name for group in self.groups() for name in group]
 
     def forward(self, linears: Linears, x: torch.Tensor) -> torch.Tensor:
         """[B, S, D] to [B, S, D]. An expert that no token chose is not observed."""

@@ -22,6 +22,8 @@ from models.tensor_names import TensorNames
 CHUNK_ELEMENTS = 2**22
 """Numbers of the embedding that are read at once."""
 
+ALIGNMENT = 64
+
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 
@@ -147,7 +149,10 @@ def undone(values: torch.Tensor, rule: TensorRule) -> torch.Tensor:
 def _floats(
     checkpoint: Checkpoint, stored: StoredTensor, start: int = 0, stop: int | None = None
 ) -> torch.Tensor:
-    return _plain(checkpoint, stored, start, stop).to(torch.float32)
+    values = _plain(checkpoint, stored, start, stop).to(torch.float32)
+    # numpy's memory begins anywhere, torch's at a multiple of 64; how its kernels group their sums depends on
+    # that, and the same weights should give the same bits each time.
+    return values if values.data_ptr() % ALIGNMENT == 0 else values.clone()
 
 
 def _plain(

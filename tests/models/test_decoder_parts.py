@@ -91,9 +91,10 @@ def test_matrices_with_one_input_are_told_the_same_tensor(tmp_path: Path) -> Non
     assert len(told) == n_told, "observed after the end"
     names = [name.rpartition(".")[2] for name, _ in told]
     assert names == ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-    inputs = [x for _, x in told]
-    assert inputs[0] is inputs[1] is inputs[2]
-    assert inputs[4] is inputs[5]
+    inputs = dict(told)
+    for group in layer.groups:
+        assert all(inputs[name] is inputs[group[0]] for name in group)
+    assert len({id(x) for x in inputs.values()}) == len(layer.groups) == 4
 
 
 def test_experts_see_the_tokens_that_chose_them(tmp_path: Path) -> None:
@@ -221,6 +222,17 @@ def test_one_layer_is_in_memory_at_a_time(tmp_path: Path, monkeypatch: pytest.Mo
     assert seen == [0, 0, 0]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_begin_where_torch_lets_them_begin(dtype: str, tmp_path: Path) -> None:
+    """Kernels group their sums by it: elsewhere the same weights would give other bits each time."""
+    from models.weights import open_weights
+
+    hf_models.save_model(tmp_path, CASES["llama with biases"](), dtype)
+    with open_weights(tmp_path) as weights:
+        for index in range(3):
+            assert all(tensor.data_ptr() % 64 == 0 for tensor in weights.layer(index).values())
+
+
 QUIRKS: dict[str, tuple[str, dict[str, Any]]] = {
     "rope": ("llama", {"rotary_layers": (False,) * 3}),
     "rope scaling": ("llama with llama3 rope", {"rope": "plain"}),
@@ -310,6 +322,38 @@ def test_the_output_matrix_keeps_its_sixteen_bits(tmp_path: Path) -> None:
         assert weights.head().dtype is torch.bfloat16
         seen = Decoder(weights).forward(ids((1, 20)))
     assert (seen - expected).abs().max() < 2e-5 * expected.abs().max()
+
+
+@pytest.mark.parametrize("case", ["llama", "gemma2", "phi3", "olmo2"])
+def test_all_is_computed_on_the_device_that_was_asked_for(case: str, tmp_path: Path) -> None:
+    """torch's "meta" stands for any other than the CPU: it refuses to mix."""
+    from models.decoder import Decoder
+    from models.weights import open_weights
+
+    saved(case, tmp_path)
+    with open_weights(tmp_path) as weights:
+        logits = Decoder(weights, "meta").forward(ids((2, 40)))
+    assert logits.device.type == "meta"
+    assert logits.shape == (2, 40, 96)
+
+
+@pytest.mark.parametrize("prefix", ["model.language_model.", "language_model.model."])
+def test_the_text_part_of_a_model_that_also_sees(prefix: str, tmp_path: Path) -> None:
+    """Its tensors have longer names."""
+    import torch
+
+    from models.decoder import Decoder
+    from models.weights import open_weights
+
+    tensors = raw_checkpoint.weights()
+    raw_checkpoint.write(tmp_path / "plain", tensors=tensors)
+    renamed = {name.replace("model.", prefix, 1): tensor for name, tensor in tensors.items()}
+    raw_checkpoint.write(tmp_path / "part", tensors=renamed)
+    logits = []
+    for folder in ("plain", "part"):
+        with open_weights(tmp_path / folder) as weights:
+            logits.append(Decoder(weights).forward(ids((1, 9))))
+    assert torch.equal(*logits)
 
 
 BROKEN: dict[str, tuple[type[Exception], str]] = {
