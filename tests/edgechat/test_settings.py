@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -6,11 +8,18 @@ from edgechat.errors import UsageError
 from edgechat.records import LoadSettings, SamplingSettings
 
 
+def costs() -> str:
+    """Where the engine keeps what it measured."""
+    return str(paths.cache_dir() / "costs")
+
+
 def test_no_file_means_the_defaults_which_are_the_engines_own():
     loaded = settings.load()
     assert loaded == settings.Settings()
     assert loaded.sampling.settings() == SamplingSettings()
-    assert loaded.engine.load("m.gguf") == LoadSettings(path="m.gguf")
+    assert loaded.engine.load(Path("m.gguf")) == LoadSettings(
+        path="m.gguf", draft="ngram", cost_folder=costs()
+    )
 
 
 def test_a_file_is_read():
@@ -20,8 +29,10 @@ def test_a_file_is_read():
     loaded = settings.load()
     assert loaded.chat.theme == "light"
     assert loaded.sampling.settings(seed=7) == SamplingSettings(temperature=0, seed=7)
-    load = loaded.engine.load("m.gguf", n_ctx=None, n_threads=3)
-    assert load == LoadSettings(path="m.gguf", n_ctx=4096, n_threads=3, kv_type="q8_0")
+    load = loaded.engine.load(Path("m.gguf"), n_ctx=None, n_threads=3)
+    assert load == LoadSettings(
+        path="m.gguf", n_ctx=4096, n_threads=3, kv_type="q8_0", draft="ngram", cost_folder=costs()
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,7 +69,7 @@ def test_values_of_the_command_line_are_checked_too():
     with pytest.raises(UsageError, match="temperature of -1"):
         settings.SamplingSection().settings(temperature=-1.0)
     with pytest.raises(UsageError, match="999 threads"):
-        settings.EngineSection().load("m.gguf", n_threads=999)
+        settings.EngineSection().load(Path("m.gguf"), n_threads=999)
 
 
 def test_every_setting_has_a_sentence_for_the_person():
