@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from edgechat.chat.engine import RunningAnswer
 from edgechat.chat.entries import Entry
 from edgechat.history import Status
-from edgechat.records import Timings
+from edgechat.records import Speculation, Timings
 
 
 @dataclass(slots=True)
@@ -30,6 +30,7 @@ class Answer:
     n_first: int = 0
     """Tokens in its first text."""
     timings: Timings | None = None
+    speculation: Speculation | None = None
     refusal: str = ""
 
     @property

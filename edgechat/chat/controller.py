@@ -224,7 +224,7 @@ class ChatController:
         if self._waiting and self.status.state is State.IDLE:
             self._waiting = False
             self._answer = Answer(self.engine.generate(self._request()), self._clock(), replaced)
-            self._set(state=State.PREFILLING, progress=None, tokens_per_s=None, ttft_s=None)
+            self._set(state=State.PREFILLING, progress=None, tokens_per_s=None, ttft_s=None, speculation=None)
             self._turn = asyncio.create_task(self._run(self._answer), name="answer")
 
     def _request(self) -> Generate:
@@ -267,9 +267,10 @@ class ChatController:
                     self.notice(text)
             case Evicted(n_kept=n_kept):
                 answer.n_prompt = n_kept - answer.n_tokens  # so that the meter goes on from what stays
-            case Finished(reason=reason, timings=timings, n_context=n_context, tokens=tokens):
+            case Finished(reason=reason, timings=timings, n_context=n_context, tokens=tokens) as finished:
                 answer.status = _ENDED[reason]
                 answer.timings = timings
+                answer.speculation = finished.speculation
                 answer.n_tokens = len(tokens)
                 answer.n_context = n_context
             case Refused(error=error):
@@ -317,7 +318,11 @@ class ChatController:
             self._answer = None
         timings = answer.timings
         if timings is not None:
-            self._set(ttft_s=timings.ttft_s, tokens_per_s=timings.tokens_per_s or None)
+            self._set(
+                ttft_s=timings.ttft_s,
+                tokens_per_s=timings.tokens_per_s or None,
+                speculation=answer.speculation,
+            )
         self._set(state=State.IDLE, progress=None, n_context=self._context_in_use())
         if answer.entry is None and answer.status in _SILENT:
             self.notice(_SILENT[answer.status])
@@ -397,7 +402,9 @@ class ChatController:
         self._waiting = False
         self._noted.clear()
         self._listener(Reset(tuple(entries)))
-        self._set(title=title, tokens_per_s=None, ttft_s=None, n_context=self._context_in_use())
+        self._set(
+            title=title, tokens_per_s=None, ttft_s=None, speculation=None, n_context=self._context_in_use()
+        )
 
     def _append(self, kind: Kind, text: str, *, status: Status = Status.COMPLETE, model: str = "") -> Entry:
         entry = Entry(next(self._keys), kind, text, status=status, model=model)

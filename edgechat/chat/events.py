@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from edgechat.chat.entries import Entry
+from edgechat.records import Speculation
 
 
 class State(StrEnum):
@@ -38,6 +39,8 @@ class ChatStatus:
     """Tokens of context in use."""
     context_size: int = 0
     """Tokens of context that there are; 0 until the model is loaded."""
+    speculation: Speculation | None = None
+    """What drafting did for the last answer; None while one is under way."""
 
     @property
     def busy(self) -> bool:

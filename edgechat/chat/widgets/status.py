@@ -58,6 +58,9 @@ def _left(status: ChatStatus, detail: int, frame: int | None) -> Content:
     parts: list[Part] = [(model, "$foreground")]
     if status.tokens_per_s is not None:
         parts.append((f"{status.tokens_per_s:.1f} tok/s", MUTED))
+    drafted = status.speculation
+    if drafted is not None and drafted.accepted and detail >= 2:
+        parts.append((f"{drafted.accepted}/{drafted.drafted} drafts, ×{drafted.speedup:.1f}", MUTED))
     if status.ttft_s is not None:
         words = " to first token" if detail >= 2 else ""
         parts.append((f"{status.ttft_s:.2f} s{words}", MUTED))

@@ -11,7 +11,7 @@ from edgechat.chat.events import Added, Changed, Grew, Removed, Reset, State, St
 from edgechat.engine.process.messages import Finished, Note, Prefilled, Refused
 from edgechat.errors import EngineCrashedError, NotFoundError
 from edgechat.history import ConversationGone, HistoryStore, Status
-from edgechat.records import FinishReason
+from edgechat.records import FinishReason, Speculation
 
 CRASH = EngineCrashedError("the engine was killed (signal 9): ask again, it starts anew")
 
@@ -275,6 +275,18 @@ async def test_an_answer_cut_at_the_limit_says_so(chat, engine, store, wait_unti
     await ask(chat, wait_until, "Tell me")
     assert chat.entries[-1].status is Status.LENGTH
     assert chat.status.n_context == 8192
+
+
+async def test_the_status_has_what_drafting_did_for_the_last_answer(chat, engine, wait_until) -> None:
+    await ready(chat, wait_until)
+    helped = Speculation(
+        steps=2, tokens=4, drafted=3, accepted=2, tokens_per_step=2, speedup=1.5, predicted=1.4
+    )
+    engine.script = [["a", Finished(1, FinishReason.STOP, (1,), engine_timings(engine), 9, helped)], ["b"]]
+    await ask(chat, wait_until, "Tell me")
+    assert chat.status.speculation == helped
+    await ask(chat, wait_until, "Again")
+    assert chat.status.speculation is None
 
 
 def engine_timings(engine: Any) -> Any:

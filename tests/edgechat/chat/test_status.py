@@ -52,3 +52,26 @@ def test_a_context_that_is_nearly_full_is_coloured() -> None:
     full = status_line(ChatStatus(n_context=100, context_size=100), 100).plain
     assert "━" * 12 in full
     assert "─" not in full
+
+
+def test_says_what_drafting_did() -> None:
+    from edgechat.records import Speculation
+
+    helped = Speculation(
+        steps=12, tokens=44, drafted=34, accepted=32, tokens_per_step=3.7, speedup=1.84, predicted=1.8
+    )
+    status = ChatStatus(State.IDLE, model="m", tokens_per_s=20.0, speculation=helped)
+    assert "32/34 drafts, ×1.8" in status_line(status, 100).plain
+    assert "drafts" not in status_line(status, 40).plain
+    plain = Speculation(
+        steps=44,
+        tokens=44,
+        drafted=1,
+        accepted=0,
+        tokens_per_step=1,
+        speedup=1,
+        predicted=1,
+        reason="no words",
+    )
+    status = ChatStatus(State.IDLE, model="m", tokens_per_s=20.0, speculation=plain)
+    assert "drafts" not in status_line(status, 100).plain
