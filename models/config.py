@@ -69,6 +69,8 @@ class Layout:
     """Embeddings are multiplied by the root of hidden_size."""
     fused: bool = False
     """Queries, keys and values are one matrix, and so are gate and up."""
+    ignored: frozenset[str] = frozenset()
+    """Keys of config.json that it doesn't look at, though others do: some carry them along unused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,8 @@ def parse(
     top = raw
     if isinstance(raw.get("text_config"), dict):
         raw = {**raw["text_config"]}
+    layout = layout or Layout()
+    raw = {key: value for key, value in raw.items() if key not in layout.ignored}
     assumed = {key: value for key, value in defaults.items() if key not in NULLABLE or key not in raw}
     reader = Reader({**assumed, **{key: value for key, value in raw.items() if value is not None}}, where)
     if "quantization_config" in top or "quantization_config" in raw:
@@ -244,7 +248,7 @@ def parse(
         final_soft_cap=reader.optional("final_logit_softcapping"),
         bidirectional=bool(reader.raw.get("use_bidirectional_attention", False)),
         name=str(top.get("_model_name_or_path") or top.get("_name_or_path") or ""),
-        layout=layout or Layout(),
+        layout=layout,
         rotary_layers=_rotary_layers(reader, n_layers),
         experts=experts,
         expert_layers=_expert_layers(reader, n_layers, experts),

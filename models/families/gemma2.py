@@ -27,7 +27,9 @@ class Gemma2(Family):
     architectures = ("Gemma2ForCausalLM",)
     gguf = "gemma2"
     activation = "gelu_pytorch_tanh"
-    layout = Layout(norms=Norms.AROUND, norm_adds_one=True, scaled_embedding=True)
+    layout = Layout(
+        norms=Norms.AROUND, norm_adds_one=True, scaled_embedding=True, ignored=frozenset({"mlp_bias"})
+    )
     ropes = frozenset({RopeKind.LINEAR})
     slides = True
     defaults: ClassVar[Mapping[str, Any]] = {

@@ -20,7 +20,13 @@ class Gemma3(Family):
     architectures = ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration")
     gguf = "gemma3"
     activation = "gelu_pytorch_tanh"
-    layout = Layout(norms=Norms.AROUND, norm_adds_one=True, query_norm=QueryNorm.HEAD, scaled_embedding=True)
+    layout = Layout(
+        norms=Norms.AROUND,
+        norm_adds_one=True,
+        query_norm=QueryNorm.HEAD,
+        scaled_embedding=True,
+        ignored=frozenset({"mlp_bias"}),
+    )
     ropes = frozenset({RopeKind.LINEAR, RopeKind.YARN})
     slides = True
     defaults: ClassVar[Mapping[str, Any]] = {

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from models.config import ModelConfig, RopeKind
+from models.config import Layout, ModelConfig, RopeKind
 from models.families.base import PRE_NORMS, Change, Family, TensorRule, attention_and_mlp, vectors
 
 
@@ -11,8 +11,9 @@ class Llama(Family):
     """Pre-norm decoder with rotary positions, grouped queries and a gated MLP."""
 
     name = "Llama"
-    architectures = ("LlamaForCausalLM",)
+    architectures: ClassVar[tuple[str, ...]] = ("LlamaForCausalLM",)
     gguf = "llama"
+    layout = Layout(ignored=frozenset({"sliding_window"}))
     ropes = frozenset(RopeKind)
     defaults: ClassVar[Mapping[str, Any]] = {
         "max_position_embeddings": 2048,
@@ -31,7 +32,10 @@ class Mistral(Llama):
     """Llama's layout; the first release saw only so far back."""
 
     name = "Mistral"
-    architectures = ("MistralForCausalLM",)
+    architectures = ("MistralForCausalLM", "MinistralForCausalLM")
+    layout = Layout(
+        ignored=frozenset({"attention_bias", "mlp_bias", "max_window_layers", "use_sliding_window"})
+    )
     defaults: ClassVar[Mapping[str, Any]] = {
         "num_key_value_heads": 8,
         "max_position_embeddings": 131_072,

@@ -14,7 +14,11 @@ class Olmo2(Family):
     name = "OLMo 2"
     architectures = ("Olmo2ForCausalLM",)
     gguf = "olmo2"
-    layout = Layout(norms=Norms.AFTER, query_norm=QueryNorm.WHOLE)
+    layout = Layout(
+        norms=Norms.AFTER,
+        query_norm=QueryNorm.WHOLE,
+        ignored=frozenset({"sliding_window", "mlp_bias"}),
+    )
     needs_head = True
     defaults: ClassVar[Mapping[str, Any]] = {
         "max_position_embeddings": 2048,

@@ -14,7 +14,12 @@ class Phi3(Family):
     name = "Phi-3"
     architectures = ("Phi3ForCausalLM",)
     gguf = "phi3"
-    layout = Layout(fused=True)
+    layout = Layout(
+        fused=True,
+        ignored=frozenset(
+            {"attention_bias", "mlp_bias", "layer_types", "max_window_layers", "use_sliding_window"}
+        ),
+    )
     partial_rotary = True
     ropes = frozenset({RopeKind.LONGROPE})
     defaults: ClassVar[Mapping[str, Any]] = {

@@ -14,7 +14,7 @@ class Qwen2(Family):
     name = "Qwen2"
     architectures = ("Qwen2ForCausalLM",)
     gguf = "qwen2"
-    layout = Layout(qkv_bias=True)
+    layout = Layout(qkv_bias=True, ignored=frozenset({"attention_bias", "mlp_bias"}))
     defaults: ClassVar[Mapping[str, Any]] = {
         "max_position_embeddings": 32768,
         "rms_norm_eps": 1e-6,

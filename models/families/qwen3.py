@@ -22,7 +22,7 @@ class Qwen3(Family):
     name = "Qwen3"
     architectures: ClassVar[tuple[str, ...]] = ("Qwen3ForCausalLM",)
     gguf = "qwen3"
-    layout = Layout(query_norm=QueryNorm.HEAD)
+    layout = Layout(query_norm=QueryNorm.HEAD, ignored=frozenset({"mlp_bias"}))
     defaults: ClassVar[Mapping[str, Any]] = {
         "head_dim": 128,
         "max_position_embeddings": 32768,
@@ -72,6 +72,10 @@ class Qwen3Moe(Qwen3):
     name = "Qwen3-MoE"
     architectures = ("Qwen3MoeForCausalLM",)
     gguf = "qwen3moe"
+    layout = Layout(
+        query_norm=QueryNorm.HEAD,
+        ignored=frozenset({"mlp_bias", "layer_types", "max_window_layers"}),
+    )
     defaults: ClassVar[Mapping[str, Any]] = {
         "intermediate_size": 6144,
         "num_key_value_heads": 4,

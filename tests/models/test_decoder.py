@@ -33,3 +33,38 @@ def test_logits_equal_those_of_transformers(case: str, tmp_path: Path) -> None:
     scale = expected.abs().max()
     assert scale > 1, "a model this flat proves nothing"
     assert (seen - expected).abs().max() < 2e-5 * scale
+
+
+STRAY = {
+    "llama": {"sliding_window": 8},
+    "mistral with a window": {"max_window_layers": 2, "attention_bias": True},
+    "qwen2": {"attention_bias": True, "mlp_bias": True},
+    "qwen3": {"mlp_bias": True},
+    "qwen3 moe in every second layer": {"max_window_layers": 3},
+    "phi3 with a window": {"layer_types": ["full_attention"] * 3, "use_sliding_window": False},
+    "olmo2": {"sliding_window": 8},
+    "granite": {"sliding_window": 8},
+}
+
+
+@pytest.mark.parametrize("case", STRAY)
+def test_what_transformers_does_not_look_at_changes_nothing(case: str, tmp_path: Path) -> None:
+    """Checkpoints carry keys along that their class never reads."""
+    import json
+
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from models.decoder import Decoder
+    from models.weights import open_weights
+
+    torch.set_num_threads(1)
+    hf_models.save_model(tmp_path, CASES[case]())
+    where = tmp_path / "config.json"
+    where.write_text(json.dumps({**json.loads(where.read_text()), **STRAY[case]}))
+    ids = torch.tensor(np.random.default_rng(1).integers(0, 96, (1, 60)))
+    with torch.no_grad():
+        expected = AutoModelForCausalLM.from_pretrained(tmp_path)(ids).logits
+    with open_weights(tmp_path) as weights:
+        seen = Decoder(weights).forward(ids)
+    assert (seen - expected).abs().max() < 2e-5 * expected.abs().max()

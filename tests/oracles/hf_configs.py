@@ -148,6 +148,12 @@ CONVERTIBLE: dict[str, Callable[[], Any]] = {
 
 OTHER: dict[str, Callable[[], Any]] = {
     "mistral with a window": make("MistralConfig", sliding_window=8),
+    "mistral with windows in some layers": make(
+        "MinistralConfig",
+        head_dim=16,
+        sliding_window=8,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
     "qwen2 with windows": make("Qwen2Config", use_sliding_window=True, sliding_window=8, max_window_layers=1),
     "qwen2 with yarn that is not rounded": make("Qwen2Config", rope_parameters={**YARN, "truncate": False}),
     "llama with yarn of two magnitudes": make(
