@@ -61,9 +61,14 @@ def finish(path: Path, output: Path) -> None:
     with path.open("rb+") as file:
         os.fsync(file.fileno())
     path.replace(output)
-    with suppress(OSError):  # some systems can't flush a folder
-        folder = os.open(output.parent, os.O_RDONLY)
+    flush_folder(output.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """Flush a folder's names to the disk, where the system can do that."""
+    with suppress(OSError):
+        opened = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(folder)
+            os.fsync(opened)
         finally:
-            os.close(folder)
+            os.close(opened)

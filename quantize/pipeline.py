@@ -77,7 +77,7 @@ def run(request: Request, progress: Progress = silent) -> Result:
         raise SourceNotFound(f"nothing at {source}: give a checkpoint's folder or a GGUF file")
     output = output_path(request)
     remove_stale(output)
-    with open_checkpoint(source) as checkpoint, _said_when_full(output):
+    with open_checkpoint(source) as checkpoint, said_when_full(output):
         if isinstance(checkpoint, GGUFCheckpoint):
             architecture, n_parameters, notes = _from_gguf(checkpoint, request, output, progress)
         else:
@@ -259,7 +259,7 @@ def _deliver(path: Path, output: Path, progress: Progress) -> None:
 
 
 @contextmanager
-def _said_when_full(output: Path) -> Iterator[None]:
+def said_when_full(output: Path) -> Iterator[None]:
     """A disk that fills up in spite of the check, because others write too."""
     try:
         yield

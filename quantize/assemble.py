@@ -1,0 +1,131 @@
+"""The parts of a run become a checkpoint: weights in one file or in shards, configuration, tokenizer."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from models.checkpoint import SINGLE
+from models.json_file import read_json
+from models.weights import Weights
+from quantize.errors import BadRequest
+from quantize.formats.safetensors import join, write_file, write_index
+from quantize.partial import finish
+from quantize.resume import Workspace, write_flushed
+from quantize.streaming import as_stored
+
+SHARD_BYTES = 5 * 10**9
+
+COMPANIONS = (
+    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
+    "generation_config.json", "preprocessor_config.json", "processor_config.json",
+)  # fmt: skip
+"""Files that go along unchanged; and licences."""
+
+STALE = ("quantization_config", "compression_config")
+
+
+def assemble(source: Path, weights: Weights, workspace: Workspace, files: dict[str, dict[str, Any]]) -> Path:
+    """Make the result's folder inside the workspace; it has no receipt yet.
+
+    Args:
+        source: the checkpoint's folder.
+        weights: of the source.
+        workspace: with all parts.
+        files: JSON files of the method; config.json is added to the source's.
+
+    Returns:
+        The folder.
+    """
+    result = workspace.result
+    if result.exists():
+        shutil.rmtree(result)
+    result.mkdir()
+    rest = workspace.folder / "rest.safetensors"
+    _write_rest(weights, rest)
+    parts = [workspace.part(index) for index in range(weights.config.n_layers)]
+    _weights(result, [rest, *parts])
+    config = {key: value for key, value in read_json(source / "config.json").items() if key not in STALE}
+    for name, content in files.items():
+        merged = {**config, **content} if name == "config.json" else content
+        write_flushed(result / name, json.dumps(merged, indent=2, ensure_ascii=False) + "\n")
+    _companions(source, result)
+    rest.unlink()
+    return result
+
+
+def _write_rest(weights: Weights, path: Path) -> None:
+    """All that is no decoder layer: embedding, last norm, output matrix, and parts that see."""
+    names = weights.names
+    if names is None:
+        raise TypeError("a GGUF file")
+    prefixes = tuple(names.name(f"model.layers.{index}.") for index in range(weights.config.n_layers))
+    tensors = {
+        name: as_stored(weights, stored)
+        for name, stored in sorted(weights.checkpoint.tensors.items())
+        if not name.startswith(prefixes)
+    }
+    write_file(path, tensors)
+
+
+def _weights(result: Path, parts: Sequence[Path]) -> None:
+    shards: list[list[Path]] = []
+    size = 0
+    for part in parts:
+        n_bytes = part.stat().st_size
+        if not shards or size + n_bytes > SHARD_BYTES:
+            shards.append([])
+            size = 0
+        shards[-1].append(part)
+        size += n_bytes
+    files = [SINGLE]
+    if len(shards) > 1:
+        files = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
+    for file, members in zip(files, shards, strict=True):
+        partial = result / f"{file}.partial"
+        join(members, partial)
+        finish(partial, result / file)
+    if len(files) > 1:
+        write_index(result, files)
+
+
+def _companions(source: Path, result: Path) -> None:
+    wanted = [source / name for name in COMPANIONS]
+    wanted += [path for path in sorted(source.iterdir()) if path.name.upper().startswith(("LICEN", "NOTICE"))]
+    for path in wanted:
+        if path.is_file():
+            shutil.copyfile(path, result / path.name)
+            with (result / path.name).open("rb") as file:
+                os.fsync(file.fileno())
+    more = source / "additional_chat_templates"
+    if more.is_dir():
+        shutil.copytree(more, result / more.name)
+
+
+def check_output(output: Path, source: Path, *, force: bool) -> None:
+    """Refuse a place where no result can go.
+
+    Raises:
+        BadRequest: it can't be a folder of a result.
+        OutputExists: it is there already.
+    """
+    from quantize.errors import OutputExists
+
+    if not output.parent.is_dir():
+        raise BadRequest(f"there is no folder {output.parent}: make it, or give another place with -o")
+    if not os.access(output.parent, os.W_OK):
+        raise BadRequest(f"{output.parent} may not be written to: give another place with -o")
+    if not output.exists():
+        return
+    if output.samefile(source):
+        raise BadRequest(f"{output} is the source itself: give another name with -o")
+    if not output.is_dir() or (any(output.iterdir()) and not (output / "config.json").is_file()):
+        raise BadRequest(f"{output} is there and holds no checkpoint: give another name with -o")
+    if not force:
+        raise OutputExists(f"{output} exists already: --force replaces it, -o gives another name")
+
+
+Told = Callable[[str], None]

@@ -1,0 +1,136 @@
+"""How far a quantized model is from its source: perplexity of both, Kullback-Leibler divergence, and how
+often both think the same token the likeliest.
+
+Windows and scored tokens are those of llama.cpp's perplexity tool, and of `edgechat eval`: each window's
+second half. Both models run through our decoder, layer by layer, the result as it was written.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+import torch
+
+from models.decoder import Decoder
+from models.weights import Weights
+from quantize.errors import BadRequest
+from quantize.evaluate import Perplexity
+
+if TYPE_CHECKING:
+    from quantize.calibration import FolderTokenizer
+
+WINDOW = 512
+BATCH_TOKENS = 2048
+SCORED = 256
+"""Tokens whose logits are in memory at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A model against its source on a text."""
+
+    source: Perplexity
+    result: Perplexity
+    mean_kl: float
+    """Mean over tokens of sum p log(p/q), in nats; p is the source."""
+    p99_kl: float
+    """99 of 100 tokens have less."""
+    top1: float
+    """Share of tokens where both think the same the likeliest."""
+    n_tokens: int
+    window: int
+
+
+def held_out() -> str:
+    """The text that results are measured on; no calibration reads it."""
+    return files("quantize").joinpath("data", "eval.txt").read_text(encoding="utf-8")
+
+
+def windows_of(text: str, tokenizer: "FolderTokenizer", length: int) -> torch.Tensor:
+    """Whole windows of a text's tokens: int64 [N, length].
+
+    Raises:
+        BadRequest: the text is shorter than one.
+    """
+    tokens = tokenizer.encode(text, special=True)
+    count = len(tokens) // length
+    if not count:
+        raise BadRequest(f"the text has {len(tokens)} tokens, less than one window of {length}")
+    return torch.tensor(tokens[: count * length]).reshape(count, length)
+
+
+def compare(
+    source: Weights,
+    result: Weights,
+    tokens: torch.Tensor,
+    *,
+    device: str = "cpu",
+    told: Callable[[float], None] = lambda share: None,
+) -> Comparison:
+    """Compare on windows of tokens.
+
+    Args:
+        source: the model that was quantized.
+        result: what came of it.
+        tokens: int64 [N, S].
+        device: where it is computed.
+        told: of the share that is done.
+    """
+    states = []
+    for number, weights in enumerate((source, result)):
+        states.append(_hidden(weights, tokens, device, lambda share, n=number: told((n + share) * 0.4)))  # type: ignore[misc]
+    length = tokens.shape[1]
+    first = length // 2
+    # The state at a position tells the next token.
+    rows = [state[:, first - 1 : -1].reshape(-1, state.shape[-1]) for state in states]
+    wanted = tokens[:, first:].reshape(-1).to(device)
+    outputs = [Decoder(weights, device).output() for weights in (source, result)]
+    scores = (Perplexity(), Perplexity())
+    divergences, agreed = [], 0
+    for start in range(0, len(wanted), SCORED):
+        part = slice(start, start + SCORED)
+        logs = [
+            torch.log_softmax(output.logits(row[part].to(device)), dim=-1)
+            for output, row in zip(outputs, rows, strict=True)
+        ]
+        p, q = logs
+        scores = (scores[0] + _scored(p, wanted[part]), scores[1] + _scored(q, wanted[part]))
+        divergences.append((p.exp() * (p - q)).sum(-1).double().clamp(min=0).cpu())
+        agreed += int((p.argmax(-1) == q.argmax(-1)).sum())
+        told(0.8 + 0.2 * min(1.0, (start + SCORED) / len(wanted)))
+    divergence = torch.cat(divergences)
+    return Comparison(
+        source=scores[0],
+        result=scores[1],
+        mean_kl=divergence.mean().item(),
+        p99_kl=divergence.quantile(0.99).item(),
+        top1=agreed / len(wanted),
+        n_tokens=len(wanted),
+        window=length,
+    )
+
+
+def _scored(logs: torch.Tensor, wanted: torch.Tensor) -> Perplexity:
+    """Of log-probabilities [T, V] and the tokens that came, [T]."""
+    losses = -logs.gather(1, wanted[:, None]).double()
+    return Perplexity(losses.sum().item(), losses.square().sum().item(), len(wanted))
+
+
+def _hidden(
+    weights: Weights, tokens: torch.Tensor, device: str, told: Callable[[float], None]
+) -> torch.Tensor:
+    """What the last layer leaves: float32 [N, S, D] on the CPU."""
+    decoder = Decoder(weights, device)
+    hidden = decoder.embed(tokens).cpu()
+    positions = torch.arange(tokens.shape[1], device=device)
+    step = max(1, BATCH_TOKENS // tokens.shape[1])
+    n_layers = weights.config.n_layers
+    for index in range(n_layers):
+        layer = decoder.layer(index)
+        for start in range(0, len(hidden), step):
+            part = slice(start, start + step)
+            hidden[part] = layer.forward(hidden[part].to(device), positions).cpu()
+        del layer
+        told((index + 1) / n_layers)
+    return hidden
