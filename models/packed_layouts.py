@@ -63,7 +63,7 @@ def gptq(arrays: Arrays, *, zeros_less_one: bool, group_size: int) -> QuantizedM
 
 
 def _bits(n_words: int, count: int) -> int:
-    for bits in BITS:
+    for bits in reversed(BITS):  # they differ from 32 inputs on; below, eight is likeliest
         if n_words == -(-count * bits // 32):
             return bits
     raise LayoutError(f"{n_words} words for {count} inputs are neither 2, 3, 4 nor 8 bits each")

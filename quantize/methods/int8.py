@@ -15,7 +15,6 @@ TOP = 127
 """Integers go from -127 to 127."""
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-SMALLEST_SCALE = 1e-7
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +47,8 @@ def quantize_matrix(
     weight = weight.float()
     if not bool(torch.isfinite(weight).all()):
         raise ValueError("the weights hold NaN or infinity")
-    scales = (weight.abs().amax(1, keepdim=True) / TOP).clamp(min=SMALLEST_SCALE)
-    scales = scales.to(DTYPES[scale_dtype]).float()
+    scales = (weight.abs().amax(1, keepdim=True) / TOP).to(DTYPES[scale_dtype]).float()
+    scales = torch.where(scales > 0, scales, torch.ones_like(scales))  # a row of nothing
     integers = (weight / scales).round_().clamp_(-TOP, TOP).to(torch.int8)
     matrix = Int8Matrix(integers.cpu().numpy(), scales.cpu().numpy())
     loss = torch.full((len(weight),), torch.nan, dtype=torch.float64)

@@ -10,6 +10,8 @@ from quantize.methods.hessian import Hessian, output_error
 from quantize.methods.rtn import quantize_matrix as round_matrix
 from tests.oracles.gptq import gptq
 
+pytestmark = pytest.mark.oracle
+
 
 def layer(n: int, k: int, seed: int = 0, tokens: int = 1500) -> tuple[torch.Tensor, torch.Tensor]:
     """Weights, and a Hessian whose columns differ in importance and depend on each other; both float32."""

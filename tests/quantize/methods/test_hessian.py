@@ -1,0 +1,37 @@
+"""The mean of x x^T, in pieces."""
+
+import pytest
+import torch
+
+from quantize.methods.hessian import Hessian, output_error
+
+pytestmark = pytest.mark.oracle
+
+
+@pytest.mark.parametrize("columns", [5, 128, 300, 1100])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_mean_over_batches(columns: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(columns)
+    x = torch.randn(70, columns, generator=generator)
+    hessian = Hessian(columns, dtype=dtype, magnitudes=True)
+    hessian.add(x[:10].reshape(2, 5, columns))
+    hessian.add(x[10:10])
+    hessian.add(x[10:])
+    expected = x.double().T @ x.double() / 70
+    tolerance = 1e-12 if dtype is torch.float64 else 1e-5
+    torch.testing.assert_close(hessian.matrix().double(), expected, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(hessian.matrix(), hessian.matrix().T, rtol=0, atol=0)
+    torch.testing.assert_close(
+        hessian.mean_square.double(), x.double().square().mean(0), rtol=1e-5, atol=1e-6
+    )
+    torch.testing.assert_close(hessian.mean_magnitude, x.abs().mean(0))
+    torch.testing.assert_close(hessian.max_magnitude, x.abs().amax(0))
+    assert hessian.count == 70
+
+
+def test_output_error_is_that_of_running_it() -> None:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(50, 16, generator=generator, dtype=torch.float64)
+    change = torch.randn(7, 16, generator=generator, dtype=torch.float64)
+    expected = (x @ change.T).square().mean(0)
+    torch.testing.assert_close(output_error(change, x.T @ x / 50), expected)
