@@ -78,13 +78,16 @@ CODE = '''class Inventory:
         """All articles together."""
         return sum(self.items.values())
 '''
-REPORT = """The lighthouse at Grey Point was built in 1851 from granite that was brought across the bay in
-sailing barges. Its first lamp burned whale oil and could be seen for nine miles in clear weather. In 1889 the
-oil lamp was replaced by one that burned paraffin, and the tower was raised by twelve feet. The keepers lived
-in two cottages beside the tower with their families, a cow, and a garden behind a wall of stones. In the
-great storm of January 1903 the sea broke the wall and carried the garden away, but the lamp was never dark.
-The light was made electric in 1934, and the last keeper left the station in the autumn of 1987. Today the
-tower belongs to the town, and visitors may climb its 142 steps on Sundays from May to September."""
+REPORT = (
+    "The lighthouse at Grey Point was built in 1851 from granite that was brought across the bay in "
+    "sailing barges. Its first lamp burned whale oil and could be seen for nine miles in clear weather. "
+    "In 1889 the oil lamp was replaced by one that burned paraffin, and the tower was raised by twelve "
+    "feet. The keepers lived in two cottages beside the tower with their families, a cow, and a garden "
+    "behind a wall of stones. In the great storm of January 1903 the sea broke the wall and carried the "
+    "garden away, but the lamp was never dark. The light was made electric in 1934, and the last keeper "
+    "left the station in the autumn of 1987. Today the tower belongs to the town, and visitors may climb "
+    "its 142 steps on Sundays from May to September."
+)
 RECORDS = """Anna Berg, 34, engineer, Oslo, anna.berg@example.org
 Jonas Lind, 41, teacher, Malmo, jonas.lind@example.org
 Maria Costa, 29, designer, Porto, maria.costa@example.org

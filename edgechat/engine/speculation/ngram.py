@@ -274,8 +274,10 @@ class NGramProposer:
     """A match so long tells where the text is being repeated from."""
     PATIENCE = 6
     """Tokens after the last strong match in which the text may come back to what it repeats."""
-    RESUMED = 0.5
-    """How sure a resumed quote is, before anything was learnt."""
+    RESUMED = (0.5, 0.7, 0.8)
+    """How sure a resumed quote is, before anything was learnt, when so many tokens have confirmed it."""
+    SHIFTS = (1, -1, 2, -2, 3)
+    """What was changed may have been longer or shorter by so many tokens."""
 
     def __init__(self, own: NGramIndex | None = None, past: NGramIndex | None = None) -> None:
         """Draft from `own`, which follows this conversation.
@@ -288,13 +290,25 @@ class NGramProposer:
         self.past = past
         self._quoted = 0  # where the text, aligned token by token with what it repeats, would go on
         self._left = 0  # tokens in which that is still believed
+        self._confirmed = 0  # tokens on end that came as that says, since the last strong match
 
     def extend(self, tokens: Iterable[int]) -> None:
         """The text goes on."""
         for token in tokens:
+            if self._left > 0:
+                self._align(token)
             self.own.append(token)
             self._quoted += 1
             self._left -= 1
+
+    def _align(self, token: int) -> None:
+        """Compare what comes with what is believed to be quoted; shift the belief where it fits near by."""
+        for shift in (0, *self.SHIFTS):
+            if self.own.following(self._quoted + shift, 1) == (token,):
+                self._quoted += shift
+                self._confirmed = self._confirmed + 1 if shift == 0 else 1
+                return
+        self._confirmed = 0
 
     def truncate(self, length: int) -> None:
         """Forget all after the first `length` tokens."""
@@ -305,9 +319,10 @@ class NGramProposer:
         """Up to `n` drafts; none where nothing matches."""
         match, source = self.own.find(n), Source.NGRAM
         if match is not None and match.length >= self.STRONG:
-            self._quoted, self._left = match.position, self.PATIENCE
+            self._quoted, self._left, self._confirmed = match.position, self.PATIENCE, 0
         elif self._left > 0 and (tokens := self.own.following(self._quoted, n)):
-            return [Draft(token, Source.RESUME, self.RESUMED) for token in tokens]
+            sure = self.RESUMED[min(self._confirmed, len(self.RESUMED) - 1)]
+            return [Draft(token, Source.RESUME, sure) for token in tokens]
         if self.past is not None and (match is None or match.length < self.past.orders[-1]):
             other = self.past.find_after(self.own.tail(LONGEST), n)
             if other is not None and (match is None or other.length > match.length):

@@ -178,6 +178,31 @@ def test_a_quote_goes_on_behind_a_changed_word() -> None:
     assert [draft.token for draft in proposer.propose(3)] == [5, 6, 7]
 
 
+@pytest.mark.parametrize(
+    ("instead", "goes_on"),
+    [
+        ([60, 6], [7, 8, 9]),  # one for one
+        ([60, 61, 6], [7, 8, 9]),  # longer than what it replaces
+        ([60, 7], [8, 9, 10]),  # shorter
+        ([6], [7, 8, 9]),  # left out
+        ([60, 61, 62, 6], [7, 8, 9]),
+    ],
+)
+def test_a_quote_is_found_again_behind_a_change_of_another_length(
+    instead: list[int], goes_on: list[int]
+) -> None:
+    """The source is 1 .. 20; 5 was replaced by `instead`, of which the last token is the source's again."""
+    proposer = NGramProposer()
+    proposer.extend(range(1, 21))
+    proposer.extend([50, 51, 1, 2, 3, 4])
+    assert [draft.token for draft in proposer.propose(3)] == [5, 6, 7]
+    proposer.extend(instead)
+    drafts = proposer.propose(3)
+    assert [draft.token for draft in drafts] == goes_on
+    assert {draft.source for draft in drafts} == {Source.RESUME}
+    assert drafts[0].confidence > NGramProposer.RESUMED[0]
+
+
 def test_confidence_grows_with_the_match() -> None:
     lengths = [confidence(length, None) for length in range(LONGEST + 8)]
     assert lengths == sorted(lengths)
