@@ -69,7 +69,7 @@ def evaluate(
         from edgechat.library.resolve import resolve_to_load
 
         load = settings.load().engine.load(
-            resolve_to_load(model), n_ctx=ctx, n_threads=threads, kv_type=kv_type, n_sequences=1
+            resolve_to_load(model), n_ctx=ctx, n_threads=threads, kv_type=kv_type, n_sequences=1, draft="off"
         )
         with _progress(shown=not quiet and sys.stderr.isatty()) as on_window:
             result, notes = asyncio.run(_score(load, host, content, ctx, on_window))

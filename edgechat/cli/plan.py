@@ -46,7 +46,9 @@ def plan(
     from edgechat.library.resolve import resolve
 
     path = resolve(model)
-    asked = settings.load().engine.load(path, n_ctx=ctx, kv_type=kv_type, n_gpu_layers=gpu_layers)
+    asked = settings.load().engine.load(
+        path, n_ctx=ctx, kv_type=kv_type, n_gpu_layers=gpu_layers, draft="off"
+    )
     report = library.plan(path, asked, draft=resolve(draft) if draft else None)
     if as_json:
         json_object(report)

@@ -29,7 +29,7 @@ LIKELY = 0.8
 """As often do drafts of a good draft model stand; one that pays only above that is left out."""
 WORTH = 1.1
 """A model that was found, not named, must promise so much."""
-WORDS = frozenset({"", "ngram", "off"})
+OFF = frozenset({"", "off"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class Drafting:
 
 def load_drafter(settings: LoadSettings, runtime: Runtime) -> Drafting:
     """What `settings.draft` asks for, for a model that is loaded and holds nothing yet."""
-    if settings.draft == "off":
+    if settings.draft in OFF:
         return Drafting()
-    named = settings.draft not in WORDS
+    named = settings.draft != "ngram"
     longest = min(longest_for(runtime.can, min(settings.n_draft_max, LONGEST)), runtime.n_batch - 1)
     if longest < 1:
         note = f"{runtime.info.name} can't take tokens back, so that nothing can be drafted for it"

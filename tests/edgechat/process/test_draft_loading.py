@@ -38,9 +38,8 @@ def settings(folder: Path, draft: str = "", **options: object) -> LoadSettings:
     )
 
 
-@pytest.mark.parametrize("word", ["", "ngram"])
-def test_words_need_no_model(folder: Path, runtime: LlamaCppRuntime, word: str, tmp_path: Path) -> None:
-    drafting = load_drafter(settings(folder, word, cost_folder=str(tmp_path / "costs")), runtime)
+def test_words_need_no_model(folder: Path, runtime: LlamaCppRuntime, tmp_path: Path) -> None:
+    drafting = load_drafter(settings(folder, "ngram", cost_folder=str(tmp_path / "costs")), runtime)
     assert drafting.notes == ()
     assert drafting.drafter is not None
     assert drafting.drafter.model is None
@@ -48,8 +47,9 @@ def test_words_need_no_model(folder: Path, runtime: LlamaCppRuntime, word: str, 
     assert all(runtime.length(sequence) == 0 for sequence in range(2))
 
 
-def test_off_is_off(folder: Path, runtime: LlamaCppRuntime) -> None:
-    assert load_drafter(settings(folder, "off"), runtime).drafter is None
+@pytest.mark.parametrize("word", ["", "off"])
+def test_off_is_off(folder: Path, runtime: LlamaCppRuntime, word: str) -> None:
+    assert load_drafter(settings(folder, word), runtime).drafter is None
 
 
 def test_a_model_of_the_same_vocabulary_drafts(folder: Path, runtime: LlamaCppRuntime) -> None:
@@ -98,12 +98,12 @@ def test_one_that_was_found_and_can_not_pay_is_left_out(folder: Path, runtime: L
 
 def test_what_can_not_go_back_is_not_drafted_for(folder: Path) -> None:
     recurrent = ScriptedRuntime(can=Capabilities(shift=False, rollback=0, fork=False))
-    assert load_drafter(settings(folder), recurrent).drafter is None
+    assert load_drafter(settings(folder, "ngram"), recurrent).drafter is None
     drafting = load_drafter(settings(folder, "same"), recurrent)
     assert drafting.drafter is None
     assert "can't take tokens back" in drafting.notes[0]
     short = ScriptedRuntime(can=Capabilities(shift=False, rollback=3, fork=False))
-    drafter = load_drafter(settings(folder), short).drafter
+    drafter = load_drafter(settings(folder, "ngram"), short).drafter
     assert drafter is not None
     assert drafter.longest == 3
 
