@@ -34,6 +34,7 @@ COMMANDS = (
     Command("models", "edgechat.cli.models", "List, show and verify the models on this machine."),
     Command("quantize", "edgechat.cli.quantize", "Turn a checkpoint into a model that runs here."),
     Command("eval", "edgechat.cli.eval", "Measure a model's perplexity on a text."),
+    Command("bench", "edgechat.cli.bench", "Measure a model's speed on this machine, beside its peers."),
     Command("doctor", "edgechat.cli.doctor", "Say what this machine can do, and what is amiss."),
 )
 
