@@ -134,6 +134,7 @@ class _Run:
         self.reporter = reporter
         self.weights = weights
         self.notes: list[str] = []
+        self.tokenizer: FolderTokenizer | None = None
         recipe = self._settled(request.recipe)
         output = request.output or Path(f"{request.source.resolve().name}-{recipe.label}")
         output = output.absolute()
@@ -178,7 +179,9 @@ class _Run:
         method = method_of(recipe, self._dtype())
         for index in range(self.weights.config.n_layers):
             method.check(layer_matrices(self.weights, index))
-        found = self._samples() if recipe.reads_text else None
+        tokenizer = self._tokenizer()
+        found = self._samples(tokenizer) if recipe.reads_text and tokenizer is not None else None
+        self.tokenizer = tokenizer if request.evaluated else None
         with self.workspace.locked(), said_when_full(self.output), torch.no_grad():
             plan = make_plan(self.weights, request, self.workspace)
             self.reporter.plan(plan)
@@ -213,7 +216,10 @@ class _Run:
             in_memory=plan.in_memory,
             told=self.reporter.layer,
         ).run()
-        result = assemble(self.request.source, self.weights, self.workspace, method.files(quantizer()))
+        ignored = self._ignored()
+        result = assemble(
+            self.request.source, self.weights, self.workspace, method.files(quantizer(), ignored)
+        )
         receipt = make_receipt(
             self.request,
             self.weights,
@@ -221,13 +227,26 @@ class _Run:
             state,
             found,
             begun=self.begun,
+            tokenizer=self.tokenizer,
             evaluating=self.reporter.evaluating,
         )
         write_flushed(result / "edgechat-receipt.json", receipt.to_json())
         self.workspace.deliver()
         return LayerResult(self.output, receipt, tuple(self.notes))
 
-    def _samples(self) -> Samples:
+    def _tokenizer(self) -> FolderTokenizer | None:
+        """The source's; None where it can't be had, and the run can do without."""
+        if not self.request.recipe.reads_text and not self.request.evaluated:
+            return None
+        try:
+            return FolderTokenizer(self.request.source)
+        except UnsupportedModel as error:
+            if self.request.recipe.reads_text:
+                raise
+            self._note(f"the result won't be compared with the source: {error}")
+            return None
+
+    def _samples(self, tokenizer: FolderTokenizer) -> Samples:
         request = self.request
         if request.length > self.weights.config.n_ctx:
             raise BadRequest(
@@ -235,7 +254,6 @@ class _Run:
                 f"{self.weights.config.n_ctx} tokens"
             )
         texts = bundled() if request.calibration is None else from_file(request.calibration)
-        tokenizer = FolderTokenizer(request.source)
         found = samples(texts, tokenizer, count=request.samples, length=request.length)
         highest = int(found.tokens.max())
         if highest >= self.weights.config.vocab_size:
@@ -244,6 +262,17 @@ class _Run:
                 f"{self.weights.config.vocab_size}: the files don't belong together"
             )
         return found
+
+    def _ignored(self) -> list[str]:
+        """Modules that readers may take for linear ones and that stay as they are."""
+        ignored = ["lm_head"]
+        if self.weights.config.experts is not None:
+            ignored += [
+                f"model.layers.{index}.mlp.gate"
+                for index, has_experts in enumerate(self.weights.config.expert_layers)
+                if has_experts
+            ]
+        return ignored
 
     def _dtype(self) -> str:
         """Of the model, as safetensors calls it: that of its embedding."""

@@ -11,11 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quantize.recipe import Method
-
 if TYPE_CHECKING:
     from models.weights import Weights
-    from quantize.calibration import Samples
+    from quantize.calibration import FolderTokenizer, Samples
     from quantize.compare import Comparison
     from quantize.layers import LayerRequest
     from quantize.resume import LayerRecord, State
@@ -97,6 +95,7 @@ def make_receipt(
     found: "Samples | None",
     *,
     begun: float,
+    tokenizer: "FolderTokenizer | None",
     evaluating: Callable[[float], None],
 ) -> Receipt:
     """The receipt of a finished result, which is read back and compared with its source.
@@ -108,9 +107,12 @@ def make_receipt(
         state: the layers.
         found: the samples.
         begun: when this run began, by the monotonic clock.
+        tokenizer: for the text that is compared on; None: nothing is compared.
         evaluating: told of the share of the comparison that is done.
     """
-    evaluation = _evaluated(request, weights, result, evaluating) if request.evaluated else None
+    evaluation = None
+    if tokenizer is not None:
+        evaluation = _evaluated(request, weights, result, tokenizer, evaluating)
     n_bytes = sum(path.stat().st_size for path in result.glob("*.safetensors"))
     n_parameters = sum(tensor.n_elements for tensor in weights.checkpoint.tensors.values())
     earlier = sum(layer.seconds for layer in state.layers if layer.index < state.resumed)
@@ -137,7 +139,7 @@ def make_receipt(
         bits_per_weight=round(8 * n_bytes / n_parameters, 4),
         seconds=round(time.monotonic() - begun + earlier, 3),
         peak_memory=peak_memory(),
-        error_of="weights" if request.recipe.method is Method.RTN else "outputs",
+        error_of="outputs" if request.recipe.reads_text else "weights",
         layers=[_layer(layer) for layer in state.layers],
         evaluation=evaluation,
     )
@@ -152,15 +154,18 @@ def _layer(layer: "LayerRecord") -> dict[str, Any]:
 
 
 def _evaluated(
-    request: "LayerRequest", weights: "Weights", result: Path, told: Callable[[float], None]
+    request: "LayerRequest",
+    weights: "Weights",
+    result: Path,
+    tokenizer: "FolderTokenizer",
+    told: Callable[[float], None],
 ) -> dict[str, Any]:
     from models.weights import open_weights
-    from quantize.calibration import FolderTokenizer
     from quantize.compare import WINDOW, compare, held_out, windows_of
 
     text = held_out()
     window = min(WINDOW, weights.config.n_ctx)
-    tokens = windows_of(text, FolderTokenizer(request.source), window)
+    tokens = windows_of(text, tokenizer, window)
     with open_weights(result) as written:
         found = compare(weights, written, tokens, device=request.device, told=told)
     return {"text": "bundled", "text_sha256": hashlib.sha256(text.encode()).hexdigest(), **figures(found)}

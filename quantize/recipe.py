@@ -70,6 +70,8 @@ class Recipe:
     checkpoint_format: str = "gptq"
     """"gptq" or "gptq_v2": how zero points are stored."""
     scheme: Scheme = Scheme.W8A16
+    smooth: bool = False
+    """Outliers of activations go over to the weights first (SmoothQuant)."""
 
     def __post_init__(self) -> None:
         if self.method not in METHODS[self.format]:
@@ -85,19 +87,28 @@ class Recipe:
             raise BadRequest(
                 f"--group-size {self.group_size} with --to {self.format}: {_either(sizes)} is possible"
             )
+        if self.smooth and self.scheme is not Scheme.W8A8:
+            raise BadRequest("--smooth is for activations in eight bits: --to int8 --scheme w8a8")
         if self.checkpoint_format not in {"gptq", "gptq_v2"}:
             raise BadRequest(f"--checkpoint-format {self.checkpoint_format!r}: gptq or gptq_v2 is possible")
 
     @property
     def reads_text(self) -> bool:
         """Whether the model is run over calibration text."""
-        return self.method is not Method.RTN
+        return self.method is not Method.RTN or self.smooth
+
+    @property
+    def size(self) -> int:
+        """The group size, which must be known."""
+        if self.group_size is None:
+            raise ValueError("the group size is not known")
+        return self.group_size
 
     @property
     def label(self) -> str:
         """For a folder's name: "gptq-4bit-g64"."""
         if self.format is Format.INT8:
-            return f"int8-{self.scheme}"
+            return f"int8-{self.scheme}{'-smooth' if self.smooth else ''}"
         name = str(self.format) if self.method == str(self.format) else f"{self.format}-{self.method}"
         group = "row" if self.group_size == -1 else f"g{self.group_size}"
         return (

@@ -14,7 +14,6 @@ import torch
 from models.checkpoint import PLAIN
 from models.decoder import Decoder, DecoderLayer
 from models.errors import BrokenModelFile
-from models.linear import Linear
 from models.mlp import GatedMLP
 from models.weights import Weights
 from quantize.activations import Activations
@@ -131,15 +130,18 @@ class Streamer:
             self.told(LayerStep(index, n_layers, done, error))
 
         share(0.0)
-        layer = aligned(self.decoder.layer(index))
+        config = self.weights.config
+        tensors = aligned(self.weights.layer(index, self.device))
+        layer = DecoderLayer(config, index, tensors)
         inputs = self._look(layer, share)
         share(0.5)
-        quantized = self.method.quantize(layer, inputs)
+        del layer
+        quantized = self.method.quantize(tensors, config, index, inputs)
         del inputs
         share(0.7)
         self._write(index, quantized)
         if self.activations is not None and index + 1 < n_layers:
-            self._forward(index, layer, share)
+            self._forward(index, DecoderLayer(config, index, tensors), share)
         seconds = time.monotonic() - begun
         self.state.layers.append(LayerRecord(index, round(seconds, 3), tuple(quantized.records)))
         self.workspace.write(self.state)
@@ -209,13 +211,13 @@ def as_stored(weights: Weights, stored: "StoredTensor") -> Tensor:
     return Tensor(weights.checkpoint.rows(stored.name).reshape(stored.shape))
 
 
-def aligned(layer: DecoderLayer) -> DecoderLayer:
-    """The layer with its matrices in torch's own memory: numpy's begins anywhere, and how sums are grouped
-    depends on that, while a run must give the same bits each time."""
-    for name, linear in layer.linears.items():
-        if isinstance(linear, Linear) and linear.weight.data_ptr() % 64:
-            layer.linears[name] = Linear(linear.weight.clone(), linear.bias)
-    return layer
+def aligned(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors in torch's own memory: numpy's begins anywhere, and how sums are grouped depends on that,
+    while a run must give the same bits each time."""
+    for name, tensor in tensors.items():
+        if tensor.data_ptr() % 64:
+            tensors[name] = tensor.clone()
+    return tensors
 
 
 class _SeenAll(Exception):

@@ -12,22 +12,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgechat.cli.output import answer, json_object, note, printable
+from edgechat.cli.quantize_layers import LayerOptions, record, reported, request_of, summary
 from edgechat.errors import UsageError
 
 if TYPE_CHECKING:
+    from quantize.layers import LayerRequest
     from quantize.pipeline import Result
     from quantize.progress import Progress, Step
 
 app = typer.Typer(rich_markup_mode=None)
 
-FORMATS = ("gguf",)
+FORMATS = ("gguf", "gptq", "awq", "int8")
 
 
 @app.command(epilog="Then talk to it:  edgechat chat RESULT")
 def quantize(
     source: Annotated[Path, typer.Argument(help="A checkpoint's folder (safetensors), or a GGUF file.")],
     *,
-    to: Annotated[str, typer.Option("--to", help="The format: gguf.")] = "gguf",
+    to: Annotated[str, typer.Option("--to", help="The format: gguf, gptq, awq or int8.")] = "gguf",
     kind: Annotated[
         str | None,
         typer.Option(
@@ -36,8 +38,56 @@ def quantize(
             "GPTQ, AWQ or INT8 checkpoint the type that it becomes without rounding.",
         ),
     ] = None,
+    method: Annotated[
+        str | None, typer.Option("--method", help="rtn: rounding without calibration, with --to gptq.")
+    ] = None,
+    bits: Annotated[
+        int | None, typer.Option("--bits", help="2, 3, 4 or 8 with --to gptq; default: 4.")
+    ] = None,
+    group_size: Annotated[
+        int | None,
+        typer.Option(
+            "--group-size",
+            help="Weights that share a scale: 32, 64, 128, or -1 for a row; default: the largest that fits.",
+        ),
+    ] = None,
+    symmetric: Annotated[
+        bool | None, typer.Option("--sym/--asym", help="GPTQ with or without zero points; default: --sym.")
+    ] = None,
+    desc_act: Annotated[
+        bool | None, typer.Option("--desc-act", help="GPTQ's groups in order of importance (g_idx).")
+    ] = None,
+    checkpoint_format: Annotated[
+        str | None, typer.Option("--checkpoint-format", help="gptq or gptq_v2; default: gptq.")
+    ] = None,
+    scheme: Annotated[
+        str | None, typer.Option("--scheme", help="INT8: w8a16, or w8a8 for activations too; default: w8a16.")
+    ] = None,
+    smooth: Annotated[
+        bool | None, typer.Option("--smooth", help="INT8, w8a8: move outliers to the weights (SmoothQuant).")
+    ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option("--calibration", metavar="FILE", help="A .txt or .jsonl file; default: our own mix."),
+    ] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Calibration samples; default: 128.")] = None,
+    sequence_length: Annotated[
+        int | None, typer.Option("--sequence-length", min=16, help="Tokens of a sample; default: 512.")
+    ] = None,
+    device: Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or mps.")] = None,
+    max_memory: Annotated[
+        str | None, typer.Option("--max-memory", help="Such as 4GB: samples go to the disk to keep to it.")
+    ] = None,
+    resume: Annotated[
+        bool | None,
+        typer.Option("--resume", help="Go on with a stopped run: the same options again."),
+    ] = None,
+    evaluate: Annotated[
+        bool | None,
+        typer.Option("--eval/--no-eval", help="Compare GPTQ, AWQ and INT8 with the source; default: --eval."),
+    ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A file, or a folder for it; else: this folder.")
+        Path | None, typer.Option("--output", "-o", help="Where to: a file of GGUF, else a folder.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the output if it is there.")] = False,
     threads: Annotated[int, typer.Option(min=0, max=512, help="Threads; 0: automatic.")] = 0,
@@ -45,8 +95,34 @@ def quantize(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")] = False,
 ) -> None:
     """Turn a checkpoint into a model that runs here: its path on stdout, all else on stderr."""
-    if to.lower() not in FORMATS:
+    to = to.lower()
+    if to not in FORMATS:
         raise UsageError(f"there is no format {to!r}: give {' or '.join(FORMATS)}")
+    options = LayerOptions(
+        method=method,
+        bits=bits,
+        group_size=group_size,
+        symmetric=symmetric,
+        desc_act=desc_act,
+        checkpoint_format=checkpoint_format,
+        scheme=scheme,
+        smooth=smooth,
+        calibration=calibration,
+        samples=samples,
+        length=sequence_length,
+        device=device,
+        max_memory=max_memory,
+        resume=resume,
+        evaluate=evaluate,
+    )
+    if to != "gguf":
+        if kind is not None:
+            raise UsageError(f"--type doesn't go with --to {to}: --bits and --group-size do")
+        request_layers = request_of(to, source, options, output=output, force=force, threads=threads)
+        _layers(request_layers, as_json=as_json, quiet=quiet)
+        return
+    if options.given():
+        raise UsageError(f"{options.given()[0]} doesn't go with --to gguf")
     from quantize.pipeline import Request, default_target, run
     from quantize.plan import target_of
 
@@ -60,6 +136,19 @@ def quantize(
         json_object(_record(result))
     else:
         answer(f"{result.path}\n")
+
+
+def _layers(request: "LayerRequest", *, as_json: bool, quiet: bool) -> None:
+    from quantize.layers import run
+
+    with _stopped_by_sigterm(), reported(quiet=quiet) as reporter:
+        made = run(request, reporter)
+    if not quiet:
+        summary(made)
+    if as_json:
+        json_object(record(made))
+    else:
+        answer(f"{made.path}\n")
 
 
 def _summary(result: "Result") -> None:

@@ -1,0 +1,26 @@
+"""Where the layers are computed."""
+
+from quantize.errors import BadRequest
+
+
+def usable_device(name: str) -> str:
+    """The device of that name.
+
+    Args:
+        name: "cpu", "cuda", "mps", or "auto": a GPU where there is one.
+
+    Raises:
+        BadRequest: this machine, or its torch, has none.
+    """
+    if name == "cpu":
+        return name
+    try:
+        import torch
+    except ImportError:
+        return "cpu"  # that torch is missing is said when it is needed
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        return next((device for device, found in there.items() if found), "cpu")
+    if not there.get(name, False):
+        raise BadRequest(f"--device {name}: torch finds no such device here: --device cpu works")
+    return name
