@@ -1,23 +1,29 @@
 """What each method makes of one decoder layer, and how the result is stored."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
-from models.decoder import DecoderLayer
-from models.linear import Linear
-from models.quantized_matrix import QuantizedMatrix
-from quantize.errors import BadRequest
+from models.config import ModelConfig
+from quantize.formats import awq as awq_format
+from quantize.formats import compressed_tensors as int8_format
 from quantize.formats import gptq as gptq_format
 from quantize.formats.safetensors import Tensor
-from quantize.methods import gptq, rtn
+from quantize.methods import awq, gptq, int8, rtn
+from quantize.methods.folding import FoldGroup, can_fold, fold, fold_groups
 from quantize.methods.grid import GridSettings
 from quantize.methods.hessian import Hessian, output_error
 from quantize.methods.solved import Solved
 from quantize.recipe import Format, Method, Order, Recipe
+from quantize.tensors import to_bfloat16
+
+Weights = MutableMapping[str, torch.Tensor]
+"""A layer's tensors, such as "self_attn.q_proj.weight", in float32."""
+
+UNSEEN = "no token came by: rounded to the nearest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +63,6 @@ class LayerMethod(Protocol):
     magnitudes: bool
     """Whether `Hessian` must keep mean and maximum of |x|."""
 
-    def quantize(self, layer: DecoderLayer, inputs: Sequence[Inputs]) -> Quantized:
-        """Put the quantized matrices in the place of the layer's own."""
-        ...
-
-    def files(self, quantizer: str) -> dict[str, dict[str, Any]]:
-        """JSON files of the result: "config.json" holds what is added to the source's."""
-        ...
-
     def check(self, shapes: Mapping[str, tuple[int, int]]) -> None:
         """Refuse matrices that can't be stored.
 
@@ -73,9 +71,24 @@ class LayerMethod(Protocol):
         """
         ...
 
+    def quantize(
+        self, weights: Weights, config: ModelConfig, index: int, inputs: Sequence[Inputs]
+    ) -> Quantized:
+        """Put what the quantized layer computes with in the place of the layer's tensors."""
+        ...
+
+    def files(self, quantizer: str, ignored: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """JSON files of the result: "config.json" holds what is added to the source's.
+
+        Args:
+            quantizer: "name:version" of who wrote it.
+            ignored: linear modules that are not quantized.
+        """
+        ...
+
 
 def method_of(recipe: Recipe, dtype: str) -> LayerMethod:
-    """The method of a recipe, whose group size is known.
+    """The method of a recipe whose group size is known.
 
     Args:
         recipe: what was asked for.
@@ -83,7 +96,7 @@ def method_of(recipe: Recipe, dtype: str) -> LayerMethod:
     """
     if recipe.format is Format.GPTQ:
         return GPTQLayers(recipe)
-    raise BadRequest(f"--to {recipe.format} is not there")
+    return AWQLayers(recipe, dtype) if recipe.format is Format.AWQ else Int8Layers(recipe, dtype)
 
 
 class GPTQLayers:
@@ -93,10 +106,7 @@ class GPTQLayers:
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        size = recipe.group_size
-        if size is None:
-            raise ValueError("the group size is not known")
-        self.grid = GridSettings(recipe.bits, size, recipe.symmetric)
+        self.grid = GridSettings(recipe.bits, recipe.size, recipe.symmetric)
         order = {Order.STATIC: gptq.Order.STATIC, Order.CLASSIC: gptq.Order.CLASSIC}[recipe.order]
         self.settings = gptq.GPTQSettings(self.grid, order, recipe.damping)
         self.layout = gptq_format.CheckpointFormat(recipe.checkpoint_format)
@@ -106,29 +116,28 @@ class GPTQLayers:
         for name, (rows, columns) in shapes.items():
             gptq_format.check_shape(name, rows, columns, self.recipe.bits)
 
-    def quantize(self, layer: DecoderLayer, inputs: Sequence[Inputs]) -> Quantized:
+    def quantize(
+        self, weights: Weights, config: ModelConfig, index: int, inputs: Sequence[Inputs]
+    ) -> Quantized:
         """One group of matrices after the other."""
         done = Quantized()
         for group in inputs:
-            weights = [weight_of(layer, name) for name in group.names]
+            dense = [weights[f"{name}.weight"] for name in group.names]
             hessian = None if group.hessian is None else group.hessian.matrix()
-            for name, weight, solved in zip(group.names, weights, self._solve(weights, hessian), strict=True):
-                error = relative_error(weight, solved, hessian)
-                store(layer, name, weight, solved.matrix, done)
+            for name, solved in zip(group.names, self._solve(dense, hessian), strict=True):
                 done.tensors |= gptq_format.layer_tensors(name, solved.matrix, self.layout)
-                done.records.append(MatrixRecord(name, error, solved.note))
+                _put(weights, name, solved, hessian, done)
         return done
 
     def _solve(self, weights: Sequence[torch.Tensor], hessian: torch.Tensor | None) -> list[Solved]:
         if self.recipe.method is Method.RTN:
             return [rtn.quantize_matrix(weight, self.grid) for weight in weights]
         if hessian is None:
-            unseen = "no token came by: rounded to the nearest"
             solved = [rtn.quantize_matrix(weight, self.grid) for weight in weights]
-            return [Solved(one.matrix, one.loss, unseen) for one in solved]
+            return [Solved(one.matrix, one.loss, UNSEEN) for one in solved]
         return gptq.quantize_matrices(weights, hessian, self.settings)
 
-    def files(self, quantizer: str) -> dict[str, dict[str, Any]]:
+    def files(self, quantizer: str, ignored: Sequence[str]) -> dict[str, dict[str, Any]]:
         """config.json's part, and quantize_config.json."""
         recipe = self.recipe
         config = gptq_format.config(
@@ -144,35 +153,153 @@ class GPTQLayers:
         return {"config.json": {"quantization_config": config}, "quantize_config.json": config}
 
 
-def weight_of(layer: DecoderLayer, name: str) -> torch.Tensor:
-    """The dense weight of a matrix of the layer, float32 [N, K]."""
-    linear = layer.linears[name]
-    if not isinstance(linear, Linear):
-        raise TypeError(f"{name} is {type(linear).__name__}")
-    return linear.weight
+class AWQLayers:
+    """AWQ, in AutoAWQ's layout."""
+
+    magnitudes = True
+
+    def __init__(self, recipe: Recipe, dtype: str) -> None:
+        self.group_size = recipe.size
+        self.dtype = dtype
+        self.settings = awq.AWQSettings(GridSettings(4, recipe.size, symmetric=False))
+
+    def check(self, shapes: Mapping[str, tuple[int, int]]) -> None:
+        """Refuse matrices that don't fill words."""
+        for name, (rows, columns) in shapes.items():
+            awq_format.check_shape(name, rows, columns, self.group_size)
+
+    def quantize(
+        self, weights: Weights, config: ModelConfig, index: int, inputs: Sequence[Inputs]
+    ) -> Quantized:
+        """Scales first, folded into whatever stands before; then each matrix."""
+        done = Quantized()
+        seen = {name: group.hessian for group in inputs if group.hessian for name in group.names}
+        groups = fold_groups(config, index)
+        chosen = awq.fold_layer(weights, groups, seen, self.settings)
+        folded = [group for group in groups if any(name in chosen for name in group.targets)]
+        store_folded(weights, folded, self.dtype, done)
+        for group in inputs:
+            for name in group.names:
+                weight = weights[f"{name}.weight"]
+                if group.hessian is None:
+                    solved = rtn.quantize_matrix(weight, self.settings.grid)
+                    solved = Solved(solved.matrix, solved.loss, UNSEEN)
+                    hessian = None
+                else:
+                    hessian = group.hessian.matrix()
+                    scales = chosen[name].scales if name in chosen else None
+                    solved = awq.quantize_matrix(weight, hessian, scales, self.settings)
+                    if scales is not None:
+                        hessian = hessian / (scales[:, None] * scales[None, :])
+                done.tensors |= awq_format.layer_tensors(name, solved.matrix)
+                _put(weights, name, solved, hessian, done)
+        return done
+
+    def files(self, quantizer: str, ignored: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """config.json's part, and quant_config.json for older readers."""
+        config = awq_format.config(group_size=self.group_size, not_converted=ignored)
+        old = awq_format.old_config(group_size=self.group_size)
+        return {"config.json": {"quantization_config": config}, "quant_config.json": old}
 
 
-def store(
-    layer: DecoderLayer, name: str, weight: torch.Tensor, matrix: QuantizedMatrix, done: Quantized
+class Int8Layers:
+    """A scale for each output, in compressed-tensors' layout."""
+
+    def __init__(self, recipe: Recipe, dtype: str) -> None:
+        self.scheme = int8_format.Scheme(recipe.scheme.value)
+        self.dtype = dtype
+        self.smooth = recipe.smooth
+        self.magnitudes = recipe.smooth
+
+    def check(self, shapes: Mapping[str, tuple[int, int]]) -> None:
+        """All can be stored but some rows that don't fill words, which is said when they are met."""
+
+    def quantize(
+        self, weights: Weights, config: ModelConfig, index: int, inputs: Sequence[Inputs]
+    ) -> Quantized:
+        """One matrix after the other; outliers go over to the weights first, where that was asked for."""
+        done = Quantized()
+        scaled: dict[str, torch.Tensor] = {}
+        if self.smooth:
+            seen = {name: group.hessian for group in inputs if group.hessian for name in group.names}
+            folded = []
+            for fold_group in fold_groups(config, index):
+                looks = [seen[name] for name in fold_group.targets if name in seen]
+                if looks and can_fold(weights, fold_group):
+                    largest = torch.stack([look.max_magnitude for look in looks]).amax(0)
+                    readers = [weights[f"{name}.weight"] for name in fold_group.targets]
+                    scales = int8.smoothing(readers, largest)
+                    fold(weights, fold_group, scales)
+                    scaled |= dict.fromkeys(fold_group.targets, scales)
+                    folded.append(fold_group)
+            store_folded(weights, folded, self.dtype, done)
+        for group in inputs:
+            for name in group.names:
+                weight = weights[f"{name}.weight"]
+                hessian = None if group.hessian is None else group.hessian.matrix()
+                if hessian is not None and name in scaled:
+                    hessian = hessian / (scaled[name][:, None] * scaled[name][None, :])
+                solved = int8.quantize_matrix(weight, scale_dtype=self.dtype, hessian=hessian)
+                done.tensors |= int8_format.layer_tensors(name, solved.matrix, self.scheme, self.dtype)
+                _put(weights, name, solved, hessian, done)
+        return done
+
+    def files(self, quantizer: str, ignored: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """config.json's part."""
+        return {"config.json": {"quantization_config": int8_format.config(self.scheme, ignored)}}
+
+
+def store_folded(weights: Weights, groups: Sequence[FoldGroup], dtype: str, done: Quantized) -> None:
+    """Have what scales were folded into stored as it now is, in the model's type. A norm's rounding goes to
+    its readers, so that the product stays what it was."""
+    for group in groups:
+        for name in group.followers:
+            weights[f"{name}.weight"] = _stored(weights[f"{name}.weight"], dtype, f"{name}.weight", done)
+        for part in ("weight", "bias"):
+            source = f"{group.source}.{part}"
+            before = weights.get(source)
+            if before is None or (before.ndim > 1):
+                continue  # a matrix is quantized itself
+            weights[source] = _stored(before, dtype, source, done)
+            if part == "weight":
+                one = 1.0 if group.source_adds_one else 0.0
+                ratio = (before + one) / (weights[source] + one)
+                ratio = torch.where(ratio.isfinite() & (ratio > 0), ratio, torch.ones_like(ratio))
+                for name in group.targets:
+                    weights[f"{name}.weight"] = weights[f"{name}.weight"] * ratio
+
+
+def _stored(values: torch.Tensor, dtype: str, name: str, done: Quantized) -> torch.Tensor:
+    """Rounded to the model's type, and to be stored so."""
+    rounded = values.to({"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[dtype]).float()
+    array = rounded.cpu().numpy()
+    if dtype == "BF16":
+        done.tensors[name] = Tensor(to_bfloat16(array), "BF16")
+    else:
+        done.tensors[name] = Tensor(array.astype({"F32": "float32", "F16": "float16"}[dtype]))
+    done.replaced.add(name)
+    return rounded
+
+
+def _put(
+    weights: Weights,
+    name: str,
+    solved: Solved | int8.Int8Solved,
+    hessian: torch.Tensor | None,
+    done: Quantized,
 ) -> None:
-    """Put a quantized matrix, dequantized, in the place of the layer's own, whose bias stays."""
-    linear = layer.linears[name]
-    bias = linear.bias if isinstance(linear, Linear) else None
-    dense = torch.from_numpy(matrix.dense()).to(weight.device, weight.dtype, copy=True)
-    layer.linears[name] = Linear(dense, bias)
-    done.replaced.add(f"{name}.weight")
-
-
-def relative_error(weight: torch.Tensor, solved: Solved, hessian: torch.Tensor | None) -> float:
-    """Mean square error over mean square: of the outputs, or without a Hessian of the weights."""
+    """Put a matrix, dequantized, in the place of the dense one, and note how well it went."""
+    key = f"{name}.weight"
+    weight = weights[key]
+    dense = solved.dense(weight)
     if hessian is None:
-        difference = solved.dense(weight) - weight
-        return _ratio(difference.square().sum().item(), weight.square().sum().item())
-    loss = float(solved.loss.sum())
-    if not math.isfinite(loss):
-        loss = output_error(solved.dense(weight) - weight, hessian).sum().item()
-    return _ratio(loss, output_error(weight, hessian).sum().item())
-
-
-def _ratio(error: float, whole: float) -> float:
-    return error / whole if whole > 0 else 0.0
+        error, whole = (dense - weight).square().sum().item(), weight.square().sum().item()
+    else:
+        error = float(solved.loss.sum())
+        if not math.isfinite(error):
+            error = output_error(dense - weight, hessian).sum().item()
+        whole = output_error(weight, hessian).sum().item()
+    note = solved.note if isinstance(solved, Solved) else ""
+    done.records.append(MatrixRecord(name, error / whole if whole > 0 else 0.0, note))
+    done.replaced.add(key)
+    weights[key] = dense.clone()  # in torch's own memory: see `streaming.aligned`
