@@ -1,11 +1,40 @@
 """The command line: what `edgechat` and `python -m edgechat` run."""
 
+import os
+import signal
+import sys
+
+INTERRUPTED = 130
+
 
 def main() -> None:
     """Run the command line."""
+    # Until the command runs there is nothing to clean up: Ctrl-C ends the process at once, and quietly.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, leave)
+    open_streams()
     from edgechat.cli.app import run
 
     run()
+
+
+def leave(number: int, frame: object) -> None:
+    """End the process, as Ctrl-C asks: where nothing is to be cleaned up."""
+    os._exit(INTERRUPTED)
+
+
+def open_streams() -> None:
+    """Give a process that was started without a standard stream (`>&-`) one that leads nowhere.
+
+    Else the next file that is opened would take its place, and be written to.
+    """
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(handle, True)
+    os.close(handle)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            handle = ("stdin", "stdout", "stderr").index(name)
+            setattr(sys, name, os.fdopen(handle, mode, encoding="utf-8", closefd=False))
 
 
 if __name__ == "__main__":

@@ -116,21 +116,41 @@ def from_exception(error: Exception) -> EdgechatError | None:
         (quantize.NotEnoughMemory, ResourceError),
         (quantize.NativeFailure, EngineCrashedError),
         (quantize.QuantizeError, UsageError),
-        (FileNotFoundError, NotFoundError),
-        (PermissionError, UsageError),
-        (IsADirectoryError, UsageError),
-        (NotADirectoryError, NotFoundError),
         (MemoryError, ResourceError),
     )
     if isinstance(error, EdgechatError):
         return error
-    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return ResourceError(_system_error(error))
+    if isinstance(error, OSError):
+        kind_of_os = _of_system(error)
+        return None if kind_of_os is None else kind_of_os(_system_error(error))
     for kind, ours in kinds:
         if isinstance(error, kind):
-            text = _system_error(error) if isinstance(error, OSError) else str(error)
-            return ours(text or kind.__name__)
+            return ours(str(error) or kind.__name__)
     return None
+
+
+# What a file system answers that only it can. Of the rest, what names a file is the file system's too.
+_RESOURCES = ("ENOSPC", "EDQUOT", "ENOMEM", "EMFILE", "ENFILE", "EFBIG")
+_NOT_THERE = ("ENOENT", "ENOTDIR", "ELOOP", "ENXIO", "ENODEV", "EIO", "ESTALE", "EREMOTEIO", "ENOMEDIUM")
+_NOT_ALLOWED = ("ENAMETOOLONG", "EACCES", "EPERM", "EROFS", "EISDIR", "EEXIST", "ENOTEMPTY", "ETXTBSY")
+_BY_ERRNO: dict[int, type[EdgechatError]] = {
+    getattr(errno, name): kind
+    for kind, names in (
+        (ResourceError, _RESOURCES),
+        (NotFoundError, _NOT_THERE),
+        (UsageError, _NOT_ALLOWED),
+    )
+    for name in names
+    if hasattr(errno, name)
+}
+
+
+def _of_system(error: OSError) -> type[EdgechatError] | None:
+    """The error of ours that the file system's amounts to; None for one that is about something else."""
+    if isinstance(error, FileNotFoundError):  # some are raised without a number
+        return NotFoundError
+    found = _BY_ERRNO.get(error.errno or 0)
+    return UsageError if found is None and error.filename is not None else found
 
 
 def _system_error(error: OSError) -> str:

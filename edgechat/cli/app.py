@@ -6,7 +6,9 @@ command has verbs. It is listed in COMMANDS, and imported only when it is called
 alone. To end with a code without a message, a command raises `typer.Exit(code)`.
 """
 
+import contextlib
 import importlib
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ import typer
 import typer.core
 
 from edgechat.cli import failures
+from edgechat.errors import ExitCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,5 +137,19 @@ def _allow_network() -> None:
 
 
 def run() -> NoReturn:
-    """Run the command line on the process's own arguments, and end."""
-    sys.exit(main(sys.argv[1:]))
+    """Run the command line on the process's own arguments, and end.
+
+    While a command runs, Ctrl-C is an exception, so that it can clean up; afterwards it ends all at once.
+    """
+    from edgechat.__main__ import leave
+
+    before = signal.getsignal(signal.SIGINT)
+    code: int = ExitCode.INTERRUPTED
+    with contextlib.suppress(KeyboardInterrupt):  # between the lines of ours
+        if before is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        code = main(sys.argv[1:])
+    with contextlib.suppress(KeyboardInterrupt):
+        if before is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, leave)
+    sys.exit(code)

@@ -10,7 +10,7 @@ import typer
 from typer.exceptions import TyperException
 
 from edgechat import errors
-from edgechat.cli.output import one_line
+from edgechat.cli.output import brief
 from edgechat.errors import ExitCode
 
 
@@ -30,7 +30,7 @@ def report(error: BaseException) -> int:
     if isinstance(error, ReaderGone | BrokenPipeError):
         _close_output()
     elif message:
-        print(f"edgechat: {one_line(message)}", file=sys.stderr)
+        print(f"edgechat: {brief(message)}", file=sys.stderr)
     return code
 
 

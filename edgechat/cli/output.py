@@ -19,9 +19,27 @@ def one_line(text: str) -> str:
     return printable(" ".join(text.split()))
 
 
+LONGEST_WORD = 400
+LONGEST_MESSAGE = 1500
+
+
+def brief(text: str) -> str:
+    """A text for one line of stderr that says enough: what a person or a file called something may be of
+    any length, and its beginning and end tell which one it is."""
+    line = " ".join(_shortened(word, LONGEST_WORD) for word in one_line(text).split(" "))
+    return _shortened(line, LONGEST_MESSAGE)
+
+
+def _shortened(text: str, longest: int) -> str:
+    if len(text) <= longest:
+        return text
+    end = longest // 4
+    return f"{text[: longest // 2]}…{text[-end:]}"
+
+
 def note(text: str) -> None:
     """Tell the person something that is no part of the answer."""
-    print(one_line(text), file=sys.stderr, flush=True)
+    print(brief(text), file=sys.stderr, flush=True)
 
 
 def answer(text: str) -> None:

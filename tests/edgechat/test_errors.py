@@ -28,6 +28,13 @@ from quantize.errors import NotEnoughDisk, OutputExists
             "a: no space left on device",
         ),
         (OSError(errno.ENOSPC, "No space left on device"), ExitCode.RESOURCES, "no space left on device"),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "aa"), ExitCode.USAGE, "aa: file name too long"),
+        (OSError(errno.ELOOP, "Too many links", "a"), ExitCode.NOT_FOUND, "a: too many links"),
+        (OSError(errno.EIO, "Input/output error"), ExitCode.NOT_FOUND, "input/output error"),
+        (OSError(errno.ENXIO, "No such device", "/dev/tty"), ExitCode.NOT_FOUND, "/dev/tty: no such device"),
+        (OSError(errno.EROFS, "Read-only file system", "a"), ExitCode.USAGE, "a: read-only file system"),
+        (OSError(errno.EINVAL, "Invalid argument", "a"), ExitCode.USAGE, "a: invalid argument"),
+        (OSError(errno.EMFILE, "Too many open files"), ExitCode.RESOURCES, "too many open files"),
         (FileNotFoundError("gone"), ExitCode.NOT_FOUND, "gone"),
         (MemoryError(), ExitCode.RESOURCES, "MemoryError"),
     ],
@@ -38,6 +45,6 @@ def test_what_a_person_can_cause_has_its_code_and_one_line(error, code, text):
     assert str(ours) == text
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError(), KeyError("x"), OSError(errno.EIO, "I/O error")])
+@pytest.mark.parametrize("error", [ZeroDivisionError(), KeyError("x"), OSError(errno.ECHILD, "No child")])
 def test_what_can_only_be_a_bug_has_none(error):
     assert from_exception(error) is None

@@ -9,6 +9,7 @@ from edgechat import __version__, errors, paths
 from edgechat.cli import app as cli
 from edgechat.cli import failures
 from edgechat.cli.app import COMMANDS, Command, main
+from edgechat.cli.output import brief
 
 
 @pytest.fixture
@@ -172,3 +173,53 @@ def test_the_module_can_be_run():
         timeout=120,
     )
     assert done.stdout == f"edgechat {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a b", "a b"),
+        ("x" * 400, "x" * 400),
+        ("x" * 200 + "y" * 5000 + "z" * 100 + ": no", "x" * 200 + "…" + "z" * 99 + ": no"),
+        ("no " * 1000, "no " * 250 + "…" + ("no " * 1000).strip()[-375:]),
+    ],
+)
+def test_a_message_never_repeats_kilobytes(text, shown):
+    assert brief(text) == shown
+
+
+@pytest.mark.parametrize("closed", [{0}, {1}, {2}, {0, 1, 2}])
+def test_a_closed_stream_is_one_that_leads_nowhere(closed):
+    redirections = " ".join(f"{number}>&-" for number in closed)
+    done = subprocess.run(
+        [
+            "/bin/sh",
+            "-c",
+            f'exec "$0" -m edgechat --version {" ".join(f"{n}>&-" for n in closed)}',
+            sys.executable,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == ("" if 1 in closed else f"edgechat {__version__}\n")
+
+
+def test_an_interrupt_while_it_starts_is_quiet():
+    """At the first import of its own, where no command can say anything yet."""
+    script = (
+        "import os, signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'edgechat.cli':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "from edgechat.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
