@@ -93,6 +93,10 @@ Jonas Lind, 41, teacher, Malmo, jonas.lind@example.org
 Maria Costa, 29, designer, Porto, maria.costa@example.org
 Peter Novak, 52, plumber, Brno, peter.novak@example.org
 Lucie Martin, 38, pilot, Lyon, lucie.martin@example.org"""
+FIELDS = ("name", "age", "job", "city", "email")
+DOCUMENT = json.dumps(
+    [dict(zip(FIELDS, line.split(", "), strict=True)) for line in RECORDS.splitlines()], indent=2
+)
 
 GREEDY = SamplingSettings(temperature=0)
 OPEN = SamplingSettings(temperature=0.8, seed=7)
@@ -104,6 +108,11 @@ KINDS: dict[str, tuple[str, SamplingSettings]] = {
         GREEDY,
     ),
     "json": (
+        "Add the key active with the value true to each object, and give the whole JSON:\n\n"
+        f"```json\n{DOCUMENT}\n```",
+        GREEDY,
+    ),
+    "form": (
         "Turn this into a JSON array of objects with the keys name, age, job, city and email:\n\n" + RECORDS,
         GREEDY,
     ),
