@@ -24,22 +24,21 @@ async def measure(plan: Plan) -> PrefixResult:
         EdgechatError: an engine failed.
     """
     runs = plan.sizes.prefix_runs
-    n_ctx = 2 * plan.sizes.prefix_tokens + 512
     cold: list[float] = []
     warm: list[float] = []
     restarted: list[float] = []
     n_prompt = 0
+    history = texts.passage(plan.sizes.prefix_tokens)
     with tempfile.TemporaryDirectory(prefix="edgechat-bench-") as folder:
         load = msgspec.structs.replace(
             plan.load,
-            n_ctx=n_ctx,
+            n_ctx=texts.room(history, 512),
             n_sequences=2,
             draft="off",
             state_folder=folder,
             state_memory_bytes=2**30,
             state_disk_bytes=2**33,
         )
-        history = texts.passage(plan.sizes.prefix_tokens)
         for run in range(runs):
             plan.tell(f"prefix, run {run + 1} of {runs}")
             name = f"bench-{os.getpid()}-{run}"

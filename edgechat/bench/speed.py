@@ -14,10 +14,13 @@ from edgechat.engine.process.messages import Generate
 from edgechat.records import LoadSettings
 
 
-def settings(plan: Plan) -> LoadSettings:
-    """Without drafts, and with a context that is as large as it need be."""
-    longest = max(plan.sizes.decode_tokens + 64, plan.sizes.prefill_tokens + 128)
-    return msgspec.structs.replace(plan.load, n_ctx=longest + -longest % 256, n_sequences=1, draft="off")
+def settings(plan: Plan, part: Part) -> LoadSettings:
+    """Without drafts, and with a context that is large enough."""
+    if part is Part.DECODE:
+        n_ctx = texts.room(texts.OPENING, plan.sizes.decode_tokens)
+    else:
+        n_ctx = texts.room(texts.passage(plan.sizes.prefill_tokens), 16)
+    return msgspec.structs.replace(plan.load, n_ctx=n_ctx, n_sequences=1, draft="off")
 
 
 async def measure(plan: Plan, part: Part) -> Speed:
@@ -26,7 +29,7 @@ async def measure(plan: Plan, part: Part) -> Speed:
     Raises:
         EdgechatError: the engine or the peer failed.
     """
-    load = settings(plan)
+    load = settings(plan, part)
     async with engine(load) as client:
         peer = await Peer.start(load)
         try:

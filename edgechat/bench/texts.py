@@ -25,3 +25,9 @@ def prompt(kind: str) -> str:
 def passage(n_tokens: int) -> str:
     """A text of about so many tokens, a few more than fewer."""
     return SENTENCE * (n_tokens // SENTENCE_TOKENS + 1)
+
+
+def room(text: str, more: int) -> int:
+    """Tokens of context that hold a text and so many more: no tokenizer makes more tokens than bytes."""
+    n_ctx = len(text.encode()) + more
+    return n_ctx + -n_ctx % 256

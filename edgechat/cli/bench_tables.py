@@ -30,7 +30,9 @@ def show(report: Report) -> None:
 
 def head(report: Report) -> str:
     """The model, and what it runs on."""
-    threads = f"up to {report.threads} threads" if report.adaptive_threads else f"{report.threads} threads"
+    threads = f"{report.threads} thread{'s' if report.threads != 1 else ''}"
+    if report.adaptive_threads:
+        threads = f"up to {threads}"
     return (
         f"{report.model}, {report.quantization}, {bytes_text(report.size_bytes)}, {report.backend}, {threads}"
         f"{', quick' if report.quick else ''}, measured in {report.seconds:.0f} s"
@@ -60,11 +62,12 @@ def figures(report: Report) -> Iterator[Row]:
         )
         yield "  after a restart", again, cold, f"{turn.cold_over_restart:.1f}", turn.peer
     if (memory := report.memory) is not None:
-        used, *others = memory.kv
-        for kind in (used, *others):
-            name = f"{'context' if kind is used else '  it would take'}, {kind.kv_type}"
-            size = f"{bytes_text(kind.total_bytes)} for {memory.n_ctx}"
-            yield name, size, f"{bytes_text(kind.bytes_per_token)} a token", f"{kind.of_f16:.2f}", "f16"
+        f16 = next(kind.bytes_per_token for kind in memory.kv if kind.kv_type == "f16")
+        for n, kind in enumerate(memory.kv):
+            name = f"{'  it would take' if n else 'context'}, {kind.kv_type}"
+            each = f"{bytes_text(kind.bytes_per_token)} a token"
+            size = f"{each}, {bytes_text(kind.total_bytes)} for {memory.n_ctx}"
+            yield name, size, f"{bytes_text(f16)} a token", f"{kind.of_f16:.2f}", "f16"
         planned = bytes_text(memory.planned_bytes) if memory.planned_bytes else "-"
         ratio = f"{memory.measured_over_planned:.2f}" if memory.planned_bytes else "-"
         yield "engine in memory", bytes_text(memory.measured_bytes), planned, ratio, "the planner's estimate"
