@@ -228,6 +228,11 @@ class Drafter:
         if self.model is not None and turn.slot.number >= 0:
             self.model.evicted(turn.slot.number, ranges)
 
+    def forget(self, conversation: str) -> None:
+        """A conversation was deleted: let go of its words."""
+        if self._library is not None:
+            self._library.forget(conversation)
+
     def end(self, turn: Turn) -> Speculation | None:
         """The answer has ended: what speculation did for it."""
         answer = self._answers.pop(turn.id, None)

@@ -82,6 +82,13 @@ class Library:
         words.busy = False
         self._drop()
 
+    def forget(self, name: str) -> None:
+        """A conversation was deleted: nothing is drafted from it any more."""
+        for words in [words for words in self._kept if words.name == name and not words.busy]:
+            self._kept.remove(words)
+            if words.n_shared:  # its words lie among the others': all of them go
+                self._past.truncate(0)
+
     def _known(self, name: str, tokens: list[int]) -> Words | None:
         idle = [words for words in self._kept if not words.busy]
         if name:

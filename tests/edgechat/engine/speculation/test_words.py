@@ -74,3 +74,16 @@ def test_forgets_the_longest_unused() -> None:
         library.close(opened[-1])
     assert library.open(str(MAX_CONVERSATIONS + 1), text(MAX_CONVERSATIONS + 1)) is opened[-1]
     assert library.open("0", text(0)) is not opened[0]
+
+
+def test_a_deleted_conversation_is_drafted_from_no_more() -> None:
+    library, one, two = Library(), text(1), text(2)
+    drafted(library, "a", one)
+    library.forget("a")
+    assert drafted(library, "b", [*two, *one[20:26]]) == []
+    # Where its words were lent to others already, they go as well.
+    drafted(library, "c", one)
+    assert drafted(library, "d", [*two[:50], *one[30:36]], n=2) == one[36:38]
+    library.forget("c")
+    assert drafted(library, "d", [*two[:50], *one[30:35]], n=2) == []
+    library.forget("never heard of")
