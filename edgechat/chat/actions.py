@@ -64,6 +64,14 @@ ACTIONS = (
     Action(
         "copy_answer", "f3", "Copy the last answer", "Put it on the clipboard, as Markdown", ("/copy",), True
     ),
+    Action(
+        "details",
+        "f6",
+        "Answer details",
+        "How long the last answer took, what the model saw, what drafting did",
+        ("/details", "/stats"),
+        True,
+    ),
     Action("edit_question", "f4", "Edit the last question", "Take it back into the prompt", ("/edit",), True),
     Action("theme", "ctrl+t", "Light or dark", "Change the theme; it is remembered", ("/theme",), True),
     Action("delete", "", "Delete this conversation", "With all its messages, after a question", ("/delete",)),

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 from edgechat.chat.engine import RunningAnswer
 from edgechat.chat.entries import Entry
-from edgechat.history import Status
+from edgechat.chat.prompt import Prompt
+from edgechat.history import Receipt, Status
 from edgechat.records import Speculation, Timings
 
 
@@ -15,6 +16,8 @@ class Answer:
     running: RunningAnswer
     asked: float
     """When, by the controller's clock."""
+    prompt: Prompt
+    seed: int | None
     replaced: tuple[Entry, ...] = ()
     """Answers that this one takes the place of, as soon as it has a word."""
     entry: Entry | None = None
@@ -30,10 +33,21 @@ class Answer:
     n_first: int = 0
     """Tokens in its first text."""
     timings: Timings | None = None
-    speculation: Speculation | None = None
     refusal: str = ""
+    n_pinned: int = 0
+    n_lost: int = 0
+    window_told: bool = False
+    """The engine said what the model doesn't see."""
+    window_note: str = ""
+    """What the engine said of the window, until it is known whether the transcript shows that by itself."""
+    speculation: Speculation | None = None
 
     @property
     def text(self) -> str:
         """All that has come."""
         return "".join(self.parts)
+
+    @property
+    def receipt(self) -> Receipt:
+        """How it came about."""
+        return Receipt(self.seed, self.n_pinned, self.n_lost, self.speculation)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
+from textual import events
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
@@ -17,9 +18,10 @@ from textual.screen import Screen
 from edgechat.chat.actions import ACTIONS
 from edgechat.chat.appearance import DARK, LIGHT, ThemeMemory
 from edgechat.chat.controller import ChatController, ChatOptions
-from edgechat.chat.engine import ChatEngine
+from edgechat.chat.engine import ChatEngine, EngineState
 from edgechat.chat.entries import Severity
 from edgechat.chat.events import ChatEvent
+from edgechat.chat.hangup import when_hung_up
 from edgechat.chat.screens.chat import ChatScreen
 from edgechat.chat.screens.conversations import ConversationsScreen
 from edgechat.chat.widgets.prompt import Recall
@@ -33,8 +35,15 @@ LAST_PATIENCE_S = 5.0
 class EngineFactory(Protocol):
     """Makes the engine; called once, when the app has drawn itself."""
 
-    def __call__(self, *, on_progress: Callable[[float], None], on_note: Callable[[str], None]) -> ChatEngine:
-        """`on_progress` hears how far loading has come, `on_note` what the person should know."""
+    def __call__(
+        self,
+        *,
+        on_progress: Callable[[float], None],
+        on_note: Callable[[str], None],
+        on_warning: Callable[[str], None],
+        on_state: Callable[[EngineState], None],
+    ) -> ChatEngine:
+        """What it tells: how far loading has come, what the person should know, trouble, where it stands."""
         ...
 
 
@@ -69,7 +78,12 @@ class ChatApp(App[None]):
         self.setup = setup
         self.chat = ChatScreen(setup.options.model, Recall(_earlier_questions(setup.history)), setup.clock)
         self.controller = ChatController(
-            setup.engine(on_progress=self._on_progress, on_note=self._on_note),
+            setup.engine(
+                on_progress=self._on_progress,
+                on_note=self._on_note,
+                on_warning=self._on_warning,
+                on_state=self._on_state,
+            ),
             setup.history.store,
             setup.options,
             self._hear,
@@ -80,6 +94,7 @@ class ChatApp(App[None]):
         self.register_theme(LIGHT)
         remembered = setup.theme.recall()
         self.theme = remembered if remembered in self.available_themes else DARK.name
+        self._early: list[events.Key | events.Paste] | None = []
         self._signals: list[signal.Signals] = []
 
     def get_default_screen(self) -> Screen[None]:
@@ -89,6 +104,7 @@ class ChatApp(App[None]):
     async def on_ready(self) -> None:
         """The app is drawn: load the model, and go on with a conversation where that was asked for."""
         self._watch_signals()
+        self._type_what_was_kept()
         self.controller.start()
         if self.setup.history.notice:
             self.controller.notice(self.setup.history.notice, Severity.WARNING)
@@ -112,10 +128,47 @@ class ChatApp(App[None]):
     def _on_note(self, text: str) -> None:
         self.controller.notice(text)
 
+    def _on_warning(self, text: str) -> None:
+        self.controller.notice(text, Severity.WARNING)
+
+    def _on_state(self, state: EngineState) -> None:
+        self.controller.engine_state(state)
+
+    # --- trouble of our own
+
+    def _fatal_error(self) -> None:
+        """End without Textual's pages of traceback: `run_chat` raises what went wrong."""
+        self._close_messages_no_wait()
+
+    def panic(self, *renderables: object) -> None:
+        """End the same way for errors that Textual has its own words for, such as bad style sheets."""
+        self._close_messages_no_wait()
+
+    # --- keys that come before the prompt
+
+    async def on_event(self, event: events.Event) -> None:
+        """Keep what is typed until there is a prompt for it."""
+        if (
+            self._early is not None
+            and isinstance(event, events.Key | events.Paste)
+            and not event.is_forwarded
+        ):
+            self._early.append(event)
+        else:
+            await super().on_event(event)
+
+    def _type_what_was_kept(self) -> None:
+        self.chat.prompt.area.focus()
+        early, self._early = self._early or [], None
+        for event in early:
+            self.post_message(event)
+
     # --- signals
 
     def _watch_signals(self) -> None:
         loop = asyncio.get_running_loop()
+        if not self.is_headless:
+            when_hung_up(0, lambda: loop.call_soon_threadsafe(self._leave, signal.SIGHUP))
         for name in SIGNALS:
             number = getattr(signal, name, None)
             if number is not None:
@@ -170,12 +223,17 @@ async def run_chat(setup: ChatSetup) -> int:
 
     Returns:
         What to answer to the shell.
+
+    Raises:
+        Exception: a bug of ours, which ended the app; the terminal is as it was before.
     """
     app = ChatApp(setup)
     try:
         await app.run_async()
     finally:
         await app.close()
+    if app._exception is not None:
+        raise app._exception
     return app.return_code or 0
 
 

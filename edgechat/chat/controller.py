@@ -5,18 +5,23 @@ LOADING ---------> IDLE ---------> PREFILLING ---------> STREAMING ---------> ID
    |                 ^                  |                     |                 ^
    v                 |                  +------- stop --------+---> STOPPING ---+
 UNAVAILABLE ---------+ send or regenerate tries to load again
+
+RESTARTING stands for IDLE while a dead engine is being started again: questions wait until it is ready.
 """
 
 import asyncio
 import contextlib
 import itertools
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from edgechat.chat.answer import Answer
-from edgechat.chat.engine import ChatEngine
-from edgechat.chat.entries import Entry, Kind, Severity, build_prompt, from_saved, title_of
+from edgechat.chat.engine import ChatEngine, EngineState
+from edgechat.chat.entries import Entry, Kind, Severity, from_saved, title_of
 from edgechat.chat.events import (
     Added,
     Changed,
@@ -27,7 +32,9 @@ from edgechat.chat.events import (
     Reset,
     State,
     StatusChanged,
+    Unseen,
 )
+from edgechat.chat.prompt import Prompt, build_prompt
 from edgechat.chat.saving import Recorder
 from edgechat.engine.process.messages import (
     Delta,
@@ -109,6 +116,8 @@ class ChatController:
         self._answer: Answer | None = None
         self._waiting = False  # a question is there that nobody has begun to answer
         self._noted: set[str] = set()
+        self._engine_state = EngineState.READY
+        self._unseen = Unseen(None)
 
     # --- the engine
 
@@ -126,13 +135,32 @@ class ChatController:
             self._set(state=State.UNAVAILABLE, progress=None)
             self.notice(str(error), Severity.ERROR)
             return
+        self._engine_state = EngineState.READY
         self._set(state=State.IDLE, progress=None, context_size=self.info.n_ctx)
         self._answer_if_waiting()
 
     def loading_progress(self, progress: float) -> None:
         """The engine says how far loading has come, 0 to 1."""
-        if self.status.state is State.LOADING:
+        if self.status.state in {State.LOADING, State.RESTARTING}:
             self._set(progress=progress)
+
+    def engine_state(self, state: EngineState) -> None:
+        """Whoever keeps the engine running says where it stands; during `start` that knows better."""
+        self._engine_state = state
+        if self.status.state in {State.IDLE, State.RESTARTING}:
+            self._rest()
+            self._answer_if_waiting()
+        if self._waiting and self.status.state is State.UNAVAILABLE:
+            self.start()  # which says what the trouble is
+
+    def _rest(self) -> None:
+        """Enter the state in which nothing is under way."""
+        states = {
+            EngineState.READY: State.IDLE,
+            EngineState.STARTING: State.RESTARTING,
+            EngineState.ENDED: State.UNAVAILABLE,
+        }
+        self._set(state=states[self._engine_state], progress=None)
 
     async def close(self) -> None:
         """Save what there is, and end the engine."""
@@ -198,7 +226,7 @@ class ChatController:
         question = self._remove(-1)
         self._recorder.supersede(question)
         self._waiting = False
-        self._set(n_context=self._context_in_use())
+        self._set(**self._context_in_use())
         return question.text
 
     async def stop(self) -> None:
@@ -223,15 +251,21 @@ class ChatController:
     def _answer_if_waiting(self, replaced: tuple[Entry, ...] = ()) -> None:
         if self._waiting and self.status.state is State.IDLE:
             self._waiting = False
-            self._answer = Answer(self.engine.generate(self._request()), self._clock(), replaced)
+            prompt = build_prompt(self.entries, self.system_prompt)
+            request = self._request(prompt)
+            running = self.engine.generate(request)
+            self._answer = Answer(running, self._clock(), prompt, request.sampling.seed, replaced)
             self._set(state=State.PREFILLING, progress=None, tokens_per_s=None, ttft_s=None, speculation=None)
             self._turn = asyncio.create_task(self._run(self._answer), name="answer")
 
-    def _request(self) -> Generate:
+    def _request(self, prompt: Prompt) -> Generate:
+        sampling = self.options.sampling
+        if sampling.seed is None:  # drawn here, so that the person can be told
+            sampling = msgspec.structs.replace(sampling, seed=secrets.randbits(32))
         return Generate(
             id=0,  # the engine's client numbers its requests
-            messages=build_prompt(self.entries, self.system_prompt),
-            sampling=self.options.sampling,
+            messages=prompt.messages,
+            sampling=sampling,
             max_tokens=self.options.max_tokens,
             conversation=self._conversation_key(),
         )
@@ -262,11 +296,12 @@ class ChatController:
             case Delta(text=text, n_tokens=n_tokens):
                 self._take_text(answer, text, n_tokens)
             case Note(kind=kind, text=text):
-                if kind not in self._noted:
-                    self._noted.add(kind)
-                    self.notice(text)
-            case Evicted(n_kept=n_kept):
-                answer.n_prompt = n_kept - answer.n_tokens  # so that the meter goes on from what stays
+                if kind == "window":
+                    answer.window_note = text
+                else:
+                    self._note_once(kind, text)
+            case Evicted():
+                self._take_evicted(answer, event)
             case Finished(reason=reason, timings=timings, n_context=n_context, tokens=tokens) as finished:
                 answer.status = _ENDED[reason]
                 answer.timings = timings
@@ -278,11 +313,30 @@ class ChatController:
             case _:
                 pass
 
+    def _take_evicted(self, answer: Answer, event: Evicted) -> None:
+        answer.window_told = True
+        answer.n_prompt = event.n_kept - answer.n_tokens  # so that the meter goes on from what stays
+        answer.n_pinned, answer.n_lost = event.n_pinned, event.n_lost
+        self._set(n_context=event.n_kept, n_pinned=event.n_pinned)
+        last = answer.prompt.last_of(event.messages)
+        self._set_unseen(last)
+        if last is None and answer.window_note:  # parts of messages went, which no line can show
+            self._note_once("window", answer.window_note)
+        answer.window_note = ""
+
+    def _note_once(self, kind: str, text: str) -> None:
+        if kind not in self._noted:
+            self._noted.add(kind)
+            self.notice(text)
+
     def _take_text(self, answer: Answer, text: str, n_tokens: int) -> None:
         now = self._clock()
         answer.n_tokens = n_tokens
         if answer.entry is None:
             answer.first, answer.n_first = now, n_tokens
+            if not answer.window_told:  # else it would have been, before the first word
+                self._set_unseen(None)
+                self._set(n_pinned=0)
             for entry in answer.replaced:
                 self._recorder.supersede(entry)
             answer.replaced = ()
@@ -306,6 +360,7 @@ class ChatController:
                 n_tokens=answer.n_tokens,
                 n_context=answer.n_context or answer.n_prompt + answer.n_tokens,
                 timings=answer.timings,
+                receipt=answer.receipt,
             )
             before = self._before(ended)
             saved = await self._recorder.end_answer(ended, before, self.status.model, self.system_prompt)
@@ -323,7 +378,10 @@ class ChatController:
                 tokens_per_s=timings.tokens_per_s or None,
                 speculation=answer.speculation,
             )
-        self._set(state=State.IDLE, progress=None, n_context=self._context_in_use())
+        self._set(**self._context_in_use())
+        self._rest()
+        if answer.window_note:
+            self.notice(answer.window_note)
         if answer.entry is None and answer.status in _SILENT:
             self.notice(_SILENT[answer.status])
 
@@ -346,7 +404,8 @@ class ChatController:
         await self.stop()
         entries = [from_saved(next(self._keys), m) for m in messages if m.role != "system"]
         self._recorder.conversation = conversation
-        self._show(entries, conversation.system_prompt, conversation.title)
+        unseen = [e.key for e in entries if (e.saved_id or 0) <= conversation.unseen_until]
+        self._show(entries, conversation.system_prompt, conversation.title, unseen[-1] if unseen else None)
 
     async def delete(self, conversation_id: int) -> None:
         """Delete a saved conversation; if it is the one shown, a new one begins.
@@ -386,6 +445,13 @@ class ChatController:
             return self._answer.text
         return next((e.text for e in reversed(self.entries) if e.kind is Kind.ASSISTANT), None)
 
+    @property
+    def last_answer_entry(self) -> Entry | None:
+        """The newest answer that is whole."""
+        growing = self._answer.entry if self._answer is not None else None
+        answers = (e for e in reversed(self.entries) if e.kind is Kind.ASSISTANT)
+        return next((e for e in answers if growing is None or e.key != growing.key), None)
+
     def notice(self, text: str, severity: Severity = Severity.INFORMATION) -> None:
         """Say something to the person, in the transcript; also what the engine's supervisor says."""
         entry = Entry(next(self._keys), Kind.NOTICE, text, severity=severity)
@@ -394,7 +460,7 @@ class ChatController:
 
     # --- inside
 
-    def _show(self, entries: list[Entry], system_prompt: str, title: str) -> None:
+    def _show(self, entries: list[Entry], system_prompt: str, title: str, unseen: int | None = None) -> None:
         if not entries:
             self._recorder.forget()
         self.entries = entries
@@ -402,9 +468,9 @@ class ChatController:
         self._waiting = False
         self._noted.clear()
         self._listener(Reset(tuple(entries)))
-        self._set(
-            title=title, tokens_per_s=None, ttft_s=None, speculation=None, n_context=self._context_in_use()
-        )
+        self._unseen = Unseen(None)
+        self._set_unseen(unseen)
+        self._set(title=title, tokens_per_s=None, ttft_s=None, speculation=None, **self._context_in_use())
 
     def _append(self, kind: Kind, text: str, *, status: Status = Status.COMPLETE, model: str = "") -> Entry:
         entry = Entry(next(self._keys), kind, text, status=status, model=model)
@@ -434,13 +500,29 @@ class ChatController:
     def _remove(self, index: int) -> Entry:
         entry = self.entries.pop(index)
         self._listener(Removed(entry.key))
+        if entry.key == self._unseen.key:
+            self._set_unseen(next((e.key for e in reversed(self.entries) if e.kind is not Kind.NOTICE), None))
         return entry
+
+    def _set_unseen(self, key: int | None) -> None:
+        """The model no longer sees what is up to this entry; None: it sees all."""
+        upto = [] if key is None else [e for e in self.entries if e.key <= key and e.kind is not Kind.NOTICE]
+        unseen = Unseen(upto[-1].key, len(upto)) if upto else Unseen(None)
+        if unseen != self._unseen:
+            self._unseen = unseen
+            self._recorder.set_unseen(upto[-1] if upto else None)
+            self._listener(unseen)
 
     def _before(self, entry: Entry) -> list[Entry]:
         return list(itertools.takewhile(lambda e: e.key != entry.key, self.entries))
 
-    def _context_in_use(self) -> int:
-        return next((e.n_context for e in reversed(self.entries) if e.kind is Kind.ASSISTANT), 0)
+    def _context_in_use(self) -> dict[str, int]:
+        """What the meter shows between answers."""
+        last = self.last_answer_entry
+        if last is None:
+            return {"n_context": 0, "n_pinned": 0}
+        pinned = 0 if last.receipt is None else last.receipt.n_pinned
+        return {"n_context": last.n_context, "n_pinned": pinned}
 
     def _set(self, **changes: object) -> None:
         status = replace(self.status, **changes)  # type: ignore[arg-type]

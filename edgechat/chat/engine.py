@@ -1,10 +1,20 @@
 """What the chat needs of an engine. `edgechat.engine.process.supervisor` has it; tests have a script."""
 
 from collections.abc import AsyncIterator
+from enum import StrEnum
 from typing import Protocol
 
 from edgechat.engine.process.messages import Event, Generate
 from edgechat.records import ModelInfo
+
+
+class EngineState(StrEnum):
+    """What becomes of the engine beside the answers: told by whoever keeps it running."""
+
+    STARTING = "starting"
+    READY = "ready"
+    ENDED = "ended"
+    """It isn't started again by itself."""
 
 
 class RunningAnswer(Protocol):

@@ -18,6 +18,8 @@ class State(StrEnum):
     STREAMING = "streaming"
     STOPPING = "stopping"
     """The person stopped the answer; the engine is at its last step."""
+    RESTARTING = "restarting"
+    """The engine died and is being started again; questions wait."""
     UNAVAILABLE = "unavailable"
     """The model could not be loaded; a question tries again."""
 
@@ -41,6 +43,8 @@ class ChatStatus:
     """Tokens of context that there are; 0 until the model is loaded."""
     speculation: Speculation | None = None
     """What drafting did for the last answer; None while one is under way."""
+    n_pinned: int = 0
+    """Of the tokens in use, the ones that always stay; 0 until something had to go."""
 
     @property
     def busy(self) -> bool:
@@ -86,10 +90,20 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
+class Unseen:
+    """How far the model no longer sees the conversation."""
+
+    key: int | None
+    """The last entry that it doesn't see; None where it sees all."""
+    n_messages: int = 0
+    """How many messages there are up to it."""
+
+
+@dataclass(frozen=True, slots=True)
 class StatusChanged:
     """The status line has news."""
 
     status: ChatStatus
 
 
-ChatEvent = Reset | Added | Grew | Changed | Removed | StatusChanged
+ChatEvent = Reset | Added | Grew | Changed | Removed | Unseen | StatusChanged

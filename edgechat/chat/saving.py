@@ -91,6 +91,7 @@ class Recorder:
                 n_tokens=entry.n_tokens,
                 n_context=entry.n_context,
                 timings=entry.timings,
+                receipt=entry.receipt,
             )
         except ConversationGone:
             self.conversation = None
@@ -111,6 +112,13 @@ class Recorder:
             with self._reporting(), contextlib.suppress(ConversationGone):
                 self.store.update(self.conversation.id, system_prompt=text)
 
+    def set_unseen(self, entry: Entry | None) -> None:
+        """Save which message is the last that the model no longer sees; None: it sees all."""
+        if self.conversation is not None:
+            number = 0 if entry is None or entry.saved_id is None else entry.saved_id
+            with self._reporting(), contextlib.suppress(ConversationGone):
+                self.store.update(self.conversation.id, unseen_until=number)
+
     def _insert(self, conversation: Conversation, entry: Entry) -> Entry:
         role: Role = "user" if entry.kind is Kind.USER else "assistant"
         saved = self.store.add(conversation.id, role, entry.text, status=entry.status, model=entry.model)
@@ -123,6 +131,7 @@ class Recorder:
                 n_tokens=entry.n_tokens,
                 n_context=entry.n_context,
                 timings=entry.timings,
+                receipt=entry.receipt,
             )
         return entry
 

@@ -88,14 +88,20 @@ def chat(
     from edgechat.chat.app import ChatSetup, run_chat
     from edgechat.chat.appearance import NAMES, ThemeMemory
     from edgechat.chat.controller import ChatOptions
-    from edgechat.engine.process.supervisor import EngineSupervisor
+    from edgechat.chat.engine import EngineState
+    from edgechat.engine.process.supervisor import EngineSupervisor, State
 
     memory = ThemeMemory(paths.state_dir() / "theme", config.chat.theme)
     if theme is not None:
         memory.remember(NAMES[theme])
+    states = {State.LOADING: EngineState.STARTING, State.READY: EngineState.READY}
     setup = ChatSetup(
-        engine=lambda *, on_progress, on_note: EngineSupervisor(
-            load, on_progress=on_progress, on_note=on_note
+        engine=lambda *, on_progress, on_note, on_warning, on_state: EngineSupervisor(
+            load,
+            on_progress=on_progress,
+            on_note=on_note,
+            on_warning=on_warning,
+            on_state=lambda state: on_state(states.get(state, EngineState.ENDED)),
         ),
         history=history,
         options=ChatOptions(

@@ -2,7 +2,7 @@
 
 from edgechat.history.errors import ConversationGone, DamagedHistory, HistoryError
 from edgechat.history.opening import OpenedHistory, open_history
-from edgechat.history.records import Conversation, Found, SavedMessage, Status
+from edgechat.history.records import Conversation, Found, Receipt, SavedMessage, Status
 from edgechat.history.store import HistoryStore
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "HistoryError",
     "HistoryStore",
     "OpenedHistory",
+    "Receipt",
     "SavedMessage",
     "Status",
     "open_history",

@@ -42,7 +42,16 @@ def m001_conversations(db: sqlite3.Connection) -> None:
     db.execute("CREATE INDEX messages_conversation ON messages (conversation_id, id)")
 
 
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (m001_conversations,)
+def m002_window_and_receipts(db: sqlite3.Connection) -> None:
+    """What the model no longer sees of a conversation, and how each answer came about."""
+    db.execute("ALTER TABLE conversations ADD COLUMN unseen_until INTEGER NOT NULL DEFAULT 0")
+    db.execute("ALTER TABLE messages ADD COLUMN receipt TEXT")
+
+
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
+    m001_conversations,
+    m002_window_and_receipts,
+)
 
 
 def migrate(db: sqlite3.Connection) -> None:

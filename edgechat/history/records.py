@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
-from edgechat.records import Timings
+from edgechat.records import Speculation, Timings
 from models.chat import Role
 
 
@@ -21,6 +21,18 @@ class Status(StrEnum):
     """Cut at the limit on tokens or at the end of the context."""
     FAILED = "failed"
     """The engine died before it was whole."""
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """How an answer came about, beside its timings."""
+
+    seed: int | None = None
+    """The same seed, model and conversation give the same answer."""
+    n_pinned: int = 0
+    """Tokens at the start of the context that always stay; 0 where nothing had to go yet."""
+    n_lost: int = 0
+    """Tokens of the conversation that the model didn't see any more at its end."""
+    speculation: Speculation | None = None
 
 
 class SavedMessage(msgspec.Struct, frozen=True):
@@ -40,6 +52,7 @@ class SavedMessage(msgspec.Struct, frozen=True):
     n_context: int = 0
     """Tokens of context in use after it."""
     timings: Timings | None = None
+    receipt: Receipt | None = None
 
 
 class Conversation(msgspec.Struct, frozen=True):
@@ -52,6 +65,8 @@ class Conversation(msgspec.Struct, frozen=True):
     created: float
     updated: float
     n_messages: int = 0
+    unseen_until: int = 0
+    """Number of the last message that the model no longer sees; 0 where it sees all."""
 
 
 class Found(msgspec.Struct, frozen=True):

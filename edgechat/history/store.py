@@ -13,7 +13,7 @@ import msgspec
 from edgechat.history.errors import ConversationGone, DamagedHistory, HistoryError
 from edgechat.history.index import ensure_index, has_fts5, like_pattern, match_expression
 from edgechat.history.migrations import migrate
-from edgechat.history.records import Conversation, Found, SavedMessage, Status
+from edgechat.history.records import Conversation, Found, Receipt, SavedMessage, Status
 from edgechat.records import Timings
 from models.chat import Role
 
@@ -24,9 +24,10 @@ CHECKED_SIZE = 32 * 2**20
 
 _CONVERSATION = """
     c.id, c.title, c.model, c.system_prompt, c.created, c.updated,
-    (SELECT count(*) FROM messages WHERE conversation_id = c.id AND NOT superseded)
+    (SELECT count(*) FROM messages WHERE conversation_id = c.id AND NOT superseded),
+    c.unseen_until
 """
-_MESSAGE = "id, conversation_id, role, content, status, model, created, n_tokens, n_context, timings"
+_MESSAGE = "id, conversation_id, role, content, status, model, created, n_tokens, n_context, timings, receipt"
 
 
 class HistoryStore:
@@ -102,6 +103,7 @@ class HistoryStore:
         title: str | None = None,
         model: str | None = None,
         system_prompt: str | None = None,
+        unseen_until: int | None = None,
     ) -> None:
         """Change what is given; the rest stays.
 
@@ -111,8 +113,9 @@ class HistoryStore:
         with self._transaction() as db:
             cursor = db.execute(
                 "UPDATE conversations SET title = coalesce(?, title), model = coalesce(?, model), "
-                "system_prompt = coalesce(?, system_prompt), updated = ? WHERE id = ?",
-                (title, model, system_prompt, self._clock(), conversation_id),
+                "system_prompt = coalesce(?, system_prompt), unseen_until = coalesce(?, unseen_until), "
+                "updated = ? WHERE id = ?",
+                (title, model, system_prompt, unseen_until, self._clock(), conversation_id),
             )
             _expect_row(cursor, conversation_id)
 
@@ -222,6 +225,7 @@ class HistoryStore:
         n_tokens: int = 0,
         n_context: int = 0,
         timings: Timings | None = None,
+        receipt: Receipt | None = None,
     ) -> None:
         """Replace what is known of a message: called again and again while an answer streams.
 
@@ -230,14 +234,15 @@ class HistoryStore:
         """
         with self._transaction() as db:
             cursor = db.execute(
-                "UPDATE messages SET content = ?, status = ?, n_tokens = ?, n_context = ?, timings = ? "
-                "WHERE id = ?",
+                "UPDATE messages SET content = ?, status = ?, n_tokens = ?, n_context = ?, timings = ?, "
+                "receipt = ? WHERE id = ?",
                 (
                     content,
                     status,
                     n_tokens,
                     n_context,
-                    None if timings is None else msgspec.json.encode(timings).decode(),
+                    _as_json(timings),
+                    _as_json(receipt),
                     message_id,
                 ),
             )
@@ -330,12 +335,16 @@ def _expect_row(cursor: sqlite3.Cursor, number: int) -> None:
         raise ConversationGone(f"number {number} is not there any more: another edgechat deleted it")
 
 
+def _as_json(record: msgspec.Struct | None) -> str | None:
+    return None if record is None else msgspec.json.encode(record).decode()
+
+
 def _message(row: tuple[object, ...]) -> SavedMessage:
-    *fields, timings = row
-    names = SavedMessage.__struct_fields__
-    values = dict(zip(names, fields, strict=False))
-    if isinstance(timings, str):
-        values["timings"] = msgspec.json.decode(timings)
+    values = dict(zip(SavedMessage.__struct_fields__, row, strict=True))
+    for name in ("timings", "receipt"):
+        record = values[name]
+        if isinstance(record, str):
+            values[name] = msgspec.json.decode(record)
     return msgspec.convert(values, SavedMessage)
 
 

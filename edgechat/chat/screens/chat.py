@@ -21,6 +21,7 @@ from edgechat.chat.events import ChatEvent, ChatStatus, Grew, State, StatusChang
 from edgechat.chat.plain import one_line
 from edgechat.chat.screens.confirm import ConfirmScreen
 from edgechat.chat.screens.conversations import ConversationsScreen
+from edgechat.chat.screens.details import DetailsScreen, details
 from edgechat.chat.screens.help import HelpScreen
 from edgechat.chat.screens.system_prompt import SystemPromptScreen
 from edgechat.chat.styles import FAINT, MUTED
@@ -145,7 +146,7 @@ class ChatScreen(Screen[None]):
         hints: list[Hint] = []
         if status.busy:
             hints.append(("Esc", "stop"))
-        elif status.state is State.LOADING:
+        elif status.state in {State.LOADING, State.RESTARTING}:
             hints.append(("Enter", "send when loaded"))
         else:
             hints.append(("Enter", "send"))
@@ -219,6 +220,14 @@ class ChatScreen(Screen[None]):
             self._copy(answer, "answer")
         else:
             self.app.notify("There is no answer yet.", timeout=3)
+
+    def action_details(self) -> None:
+        """Show how the last answer came about."""
+        answer = self.controller.last_answer_entry
+        if answer is None:
+            self.app.notify("There is no answer yet.", timeout=3)
+        else:
+            self.app.push_screen(DetailsScreen(details(answer, self.controller.status.context_size)))
 
     def action_help(self) -> None:
         """Show the keys."""

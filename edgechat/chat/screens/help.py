@@ -37,6 +37,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("PgUp, PgDn", "scroll; the mouse wheel does, too"),
             ("Ctrl+End", "go to the newest message; Ctrl+Home: to the first"),
             ("F3", "copy the last answer"),
+            ("F6", "details of the last answer: time, context, drafts, seed"),
             ("Ctrl+C", "copy what is selected with the mouse; else stop the answer"),
         ),
     ),
@@ -51,7 +52,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ),
 )
 NOTES = (
-    "In place of keys you can type /new, /again, /copy, /system, /list, /theme, /help or /quit.",
+    "In place of keys you can type /new, /again, /copy, /details, /system, /list, /theme, /help or /quit.",
     "Shift+Enter reaches an app in few terminals by itself (kitty, WezTerm, foot, Ghostty); in tmux, "
     "`set -s extended-keys on` helps. Ctrl+J always works.",
     "Copying uses the terminal's clipboard (OSC 52). Where nothing arrives: in tmux, `set -g "

@@ -13,13 +13,15 @@ from edgechat.chat.styles import LINE, MUTED
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 NEARLY_FULL = 0.85
-METER_WIDTH = 12
+METER_WIDTHS = (0, 0, 8, 12)
+"""Of each form of the line, the shortest first."""
 _WORDS = {
     State.LOADING: ("loading", "$warning"),
     State.IDLE: ("ready", "$success"),
     State.PREFILLING: ("reading", "$primary"),
     State.STREAMING: ("writing", "$primary"),
     State.STOPPING: ("stopping", "$warning"),
+    State.RESTARTING: ("restarting", "$warning"),
     State.UNAVAILABLE: ("no model", "$error"),
 }
 Part = tuple[str, str]
@@ -52,17 +54,17 @@ def _left(status: ChatStatus, detail: int, frame: int | None) -> Content:
     if status.progress is not None:
         word = f"{word} {status.progress:.0%}"
     model = one_line(status.model)
-    longest = (12, 24, 32, 40)[detail]
+    longest = (12, 24, 24, 40)[detail]
     if len(model) > longest:
         model = model[: longest - 1] + "…"
     parts: list[Part] = [(model, "$foreground")]
     if status.tokens_per_s is not None:
         parts.append((f"{status.tokens_per_s:.1f} tok/s", MUTED))
-    drafted = status.speculation
-    if drafted is not None and drafted.accepted and detail >= 2:
-        parts.append((f"{drafted.accepted}/{drafted.drafted} drafts, ×{drafted.speedup:.1f}", MUTED))
+    drafting = status.speculation
+    if drafting is not None and drafting.accepted and not drafting.reason and detail >= 1:
+        parts.append((f"×{drafting.speedup:.1f}", MUTED))
     if status.ttft_s is not None:
-        words = " to first token" if detail >= 2 else ""
+        words = " to first token" if detail >= 3 else ""
         parts.append((f"{status.ttft_s:.2f} s{words}", MUTED))
     gap = "   " if detail else "  "
     return Content.assemble((sign, colour), " ", (word, colour), *_spread(parts, gap))
@@ -73,19 +75,35 @@ def _right(status: ChatStatus, detail: int) -> Content:
         return Content("")
     share = status.n_context / status.context_size
     colour = "$warning" if share >= NEARLY_FULL else MUTED
-    slash = "/" if detail == 0 else " / "
-    text = f"{status.n_context:,}{slash}{status.context_size:,}"
-    if detail < 3:
+    used = f"{status.n_context:,}"
+    if status.n_pinned:
+        used = f"{status.n_pinned:,} + {max(status.n_context - status.n_pinned, 0):,}"
+    text = f"{used} / {status.context_size:,}"
+    if detail == 0:
+        text = text.replace(" ", "")
+    width = METER_WIDTHS[detail]
+    if not width:
         return Content.styled(text, colour)
-    filled = min(round(share * METER_WIDTH), METER_WIDTH)
-    if status.n_context and not filled:
-        filled = 1
+    pinned, seen = meter(status, width)
     return Content.assemble(
-        ("━" * filled, "$warning" if share >= NEARLY_FULL else "$primary"),
-        ("─" * (METER_WIDTH - filled), LINE),
+        ("━" * pinned, "$secondary"),
+        ("━" * seen, "$warning" if share >= NEARLY_FULL else "$primary"),
+        ("─" * (width - pinned - seen), LINE),
         "  ",
         (text, colour),
     )
+
+
+def meter(status: ChatStatus, width: int) -> tuple[int, int]:
+    """Cells of a meter for what is pinned and for what else is seen; the rest is free.
+
+    What there is has a cell, however little it is.
+    """
+    used = min(round(status.n_context / status.context_size * width), width)
+    pinned = min(round(status.n_pinned / status.context_size * width), width)
+    pinned = max(pinned, 1) if status.n_pinned else 0
+    seen = max(used - pinned, 1) if status.n_context > status.n_pinned else 0
+    return min(pinned, width - seen), seen
 
 
 def _spread(parts: Iterable[Part], gap: str) -> list[str | Part]:
@@ -114,7 +132,7 @@ class StatusLine(Widget):
         """Turn the spinner only while there is something to wait for."""
         if self._spinning is None:
             return
-        if self._animated and (status.busy or status.state is State.LOADING):
+        if self._animated and (status.busy or status.state in {State.LOADING, State.RESTARTING}):
             self._spinning.resume()
         else:
             self._spinning.pause()

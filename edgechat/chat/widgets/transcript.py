@@ -14,7 +14,7 @@ from textual.layout import DockArrangeResult
 from textual.widget import Widget
 
 from edgechat.chat.entries import Entry, Kind
-from edgechat.chat.events import Added, Changed, ChatEvent, Grew, Removed, Reset
+from edgechat.chat.events import Added, Changed, ChatEvent, Grew, Removed, Reset, Unseen
 from edgechat.chat.widgets.views import EntryView, view_of
 from edgechat.chat.widgets.welcome import Welcome
 
@@ -41,6 +41,7 @@ class Transcript(VerticalScroll, can_focus=False):
         self._last = 0  # entries [first, last) are mounted
         self._views: dict[int, EntryView] = {}
         self._growing: int | None = None
+        self._unseen = Unseen(None)
         self._lock = asyncio.Lock()
         self._shifting = False
         self._held: tuple[Widget, int] | None = None
@@ -76,6 +77,8 @@ class Transcript(VerticalScroll, can_focus=False):
                     await self._change(entry)
                 case Removed(key=key):
                     await self._remove(key)
+                case Unseen():
+                    await self._mark(event)
                 case _:
                     return
         self.call_after_refresh(self._fetch_if_at_edge)
@@ -98,6 +101,7 @@ class Transcript(VerticalScroll, can_focus=False):
     async def _reset(self, entries: list[Entry]) -> None:
         self._entries = entries
         self._growing = None
+        self._unseen = Unseen(None)
         await self._mount_tail()
         self._show_welcome()
         self.anchor()
@@ -145,6 +149,14 @@ class Transcript(VerticalScroll, can_focus=False):
             await self._views.pop(key).remove()
         self._show_welcome()
 
+    async def _mark(self, unseen: Unseen) -> None:
+        """Move the line; what is in sight below it stays in its place only where the end is followed."""
+        with self.app.batch_update():
+            for key, n_messages in ((self._unseen.key, 0), (unseen.key, unseen.n_messages)):
+                if key in self._views:
+                    await self._views[key].mark(n_messages)
+        self._unseen = unseen
+
     def _show_welcome(self) -> None:
         """Notices alone are no conversation."""
         self._welcome.display = all(entry.kind is Kind.NOTICE for entry in self._entries)
@@ -165,6 +177,9 @@ class Transcript(VerticalScroll, can_focus=False):
         views = [view_of(entry, growing=entry.key == self._growing) for entry in entries]
         self._views |= {view.entry.key: view for view in views}
         await self.mount_all(views, before=before)
+        for view in views:
+            if view.entry.key == self._unseen.key:
+                await view.mark(self._unseen.n_messages)
 
     async def _trim_top(self) -> None:
         excess = self._excess(self.live)

@@ -8,6 +8,7 @@ from textual.widgets import Static
 
 from edgechat.chat.entries import Entry, Kind, Severity
 from edgechat.chat.plain import printable
+from edgechat.chat.styles import LINE
 from edgechat.chat.widgets.markdown import StreamingMarkdown
 from edgechat.history import Status
 
@@ -20,12 +21,37 @@ ENDINGS = {
 SIGNS = {Severity.INFORMATION: "·", Severity.WARNING: "!", Severity.ERROR: "×"}
 
 
+class UnseenLine(Static):
+    """A line below the last message that the model no longer sees."""
+
+    def __init__(self, n_messages: int) -> None:
+        """`n_messages`: how many it doesn't see."""
+        super().__init__(classes="unseen")
+        self._words = f"{n_messages:,} message{'s' * (n_messages != 1)}"
+
+    def render(self) -> Content:
+        """The longest wording that fits."""
+        width = self.content_size.width
+        for words in (
+            f"the model no longer sees what is above this line: {self._words}",
+            f"no longer seen by the model: {self._words}",
+            f"not seen: {self._words}",
+        ):
+            spare = width - len(words) - 2
+            if spare >= 4:
+                break
+        left = max(spare // 2, 1)
+        right = max(spare - left, 1)
+        return Content.assemble(("─" * left, LINE), f" {words} ", ("─" * right, LINE))
+
+
 class EntryView(Vertical):
     """Base of the views."""
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(classes=f"entry {entry.kind}")
         self.entry = entry
+        self._line: UnseenLine | None = None
 
     async def show(self, entry: Entry) -> None:
         """Show another version of the entry."""
@@ -33,6 +59,15 @@ class EntryView(Vertical):
 
     async def append_text(self, text: str) -> None:
         """More of the text came."""
+
+    async def mark(self, n_messages: int) -> None:
+        """Draw a line below: the model no longer sees this message, and `n_messages` in all; 0: no line."""
+        if self._line is not None:
+            await self._line.remove()
+            self._line = None
+        if n_messages:
+            self._line = UnseenLine(n_messages)
+            await self.mount(self._line)
 
 
 class QuestionView(EntryView):

@@ -57,6 +57,7 @@ class EngineSupervisor:
         on_progress: Callable[[float], None] | None = None,
         on_state: Callable[[State], None] | None = None,
         on_note: Callable[[str], None] | None = None,
+        on_warning: Callable[[str], None] | None = None,
     ) -> None:
         """Nothing is started yet.
 
@@ -64,12 +65,14 @@ class EngineSupervisor:
             settings: the model and how to load it; `use` sets it too.
             on_progress: called with 0 to 1 while a model loads.
             on_state: called whenever the state changes.
-            on_note: called with what the person should know: notes of a load, safe mode.
+            on_note: called with what the person should know: notes of a load.
+            on_warning: called with trouble that was got over: a death, safe mode; None: `on_note` is.
         """
         self._settings = settings
         self._on_progress = on_progress
         self._on_state = on_state
         self._on_note = on_note
+        self._on_warning = on_note if on_warning is None else on_warning
         self._client: EngineClient | None = None
         self._starting: asyncio.Task[EngineClient] | None = None
         self._last_death: EngineCrashedError | None = None
@@ -194,7 +197,7 @@ class EngineSupervisor:
                     self._count(death)
                     if self._given_up:
                         raise
-                    self._tell(f"{death}; trying again")
+                    self._tell(f"{death}; trying again", warning=True)
                     pause_s = self._pause_s()
         except BaseException:
             self._starting = None
@@ -217,7 +220,7 @@ class EngineSupervisor:
             self._enter(State.GIVEN_UP)
             return
         if not self._running:  # else the request says it
-            self._tell(f"{death}; it was started again")
+            self._tell(f"{death}; it was started again", warning=True)
         if self._starting is None:
             self._begin(self._pause_s())
 
@@ -225,7 +228,7 @@ class EngineSupervisor:
         self.deaths += 1
         self._last_death = death
         if self.deaths == DEATHS_TO_SAFE_MODE:
-            self._tell(SAFE_MODE_NOTE)
+            self._tell(SAFE_MODE_NOTE, warning=True)
 
     @property
     def _given_up(self) -> bool:
@@ -245,12 +248,13 @@ class EngineSupervisor:
             if self._on_state is not None:
                 self._on_state(state)
 
-    def _tell(self, note: str) -> None:
+    def _tell(self, note: str, *, warning: bool = False) -> None:
         """Say something once per model."""
         if note not in self._told:
             self._told.add(note)
-            if self._on_note is not None:
-                self._on_note(note)
+            listener = self._on_warning if warning else self._on_note
+            if listener is not None:
+                listener(note)
 
 
 def _look_at_result(task: "asyncio.Task[EngineClient]") -> None:

@@ -182,7 +182,7 @@ def make_app(engine: ScriptedEngine, store: HistoryStore, tmp_path: Path) -> Ite
 
     def make(**changes: Any) -> ChatApp:
         setup: dict[str, Any] = {
-            "engine": lambda *, on_progress, on_note: engine,
+            "engine": lambda **listeners: engine,
             "history": OpenedHistory(store),
             "options": ChatOptions(model="Scripted-1B"),
             "theme": ThemeMemory(tmp_path / "theme"),

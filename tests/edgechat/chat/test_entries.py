@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgechat.chat.entries import Entry, Kind, build_prompt, title_of
+from edgechat.chat.entries import Entry, Kind, title_of
+from edgechat.chat.prompt import build_prompt
 from edgechat.history import Status
 
 PARTS = st.lists(
@@ -20,7 +21,7 @@ PARTS = st.lists(
 
 @given(PARTS, st.sampled_from(["", " ", "Be brief."]))
 def test_roles_alternate_and_nothing_a_person_said_is_lost(entries: list[Entry], system: str) -> None:
-    messages = build_prompt(entries, system)
+    messages = build_prompt(entries, system).messages
     roles = [m.role for m in messages]
     if roles and roles[0] == "system":
         assert system.strip()

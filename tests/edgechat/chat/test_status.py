@@ -3,7 +3,7 @@
 import pytest
 
 from edgechat.chat.events import ChatStatus, State
-from edgechat.chat.widgets.status import status_line
+from edgechat.chat.widgets.status import meter, status_line
 
 FULL = ChatStatus(State.IDLE, "SmolLM2-135M-Instruct", "", None, 42.13, 0.312, 1234, 8192)
 
@@ -61,8 +61,8 @@ def test_says_what_drafting_did() -> None:
         steps=12, tokens=44, drafted=34, accepted=32, tokens_per_step=3.7, speedup=1.84, predicted=1.8
     )
     status = ChatStatus(State.IDLE, model="m", tokens_per_s=20.0, speculation=helped)
-    assert "32/34 drafts, ×1.8" in status_line(status, 100).plain
-    assert "drafts" not in status_line(status, 40).plain
+    assert "20.0 tok/s   ×1.8 " in status_line(status, 100).plain
+    assert "×" not in status_line(status, 10).plain
     plain = Speculation(
         steps=44,
         tokens=44,
@@ -74,4 +74,42 @@ def test_says_what_drafting_did() -> None:
         reason="no words",
     )
     status = ChatStatus(State.IDLE, model="m", tokens_per_s=20.0, speculation=plain)
-    assert "drafts" not in status_line(status, 100).plain
+    assert "×" not in status_line(status, 100).plain
+
+
+@pytest.mark.parametrize(
+    ("n_pinned", "n_context", "cells"),
+    [
+        (0, 0, (0, 0)),
+        (0, 1, (0, 1)),
+        (0, 500, (0, 6)),
+        (250, 750, (3, 6)),
+        (1, 2, (1, 1)),
+        (250, 1000, (3, 9)),
+        (1, 1000, (1, 11)),
+        (1000, 1000, (12, 0)),
+        (990, 1000, (11, 1)),
+        (0, 2000, (0, 12)),
+    ],
+)
+def test_meter(n_pinned: int, n_context: int, cells: tuple[int, int]) -> None:
+    status = ChatStatus(n_context=n_context, n_pinned=n_pinned, context_size=1000)
+    assert meter(status, 12) == cells
+    line = status_line(status, 100)
+    shades = [str(span.style) for span in line.spans if line.plain[span.start] in "━─"]
+    assert shades[0] == ("$secondary" if n_pinned else shades[0])
+
+
+@pytest.mark.parametrize(
+    ("width", "end"),
+    [
+        (100, "━━━━━━━━━━━━  250 + 500 / 1,000"),
+        (70, "  250 + 500 / 1,000"),
+        (60, "  250+500/1,000"),
+    ],
+)
+def test_pinned_and_seen_are_told_apart(width: int, end: str) -> None:
+    status = ChatStatus(State.IDLE, "SmolLM2-135M", "", None, 42.1, 0.31, 750, 1000, n_pinned=250)
+    line = status_line(status, width).plain
+    assert line.replace("─", "━").endswith(end)
+    assert ("━" in line) == (width == 100)
