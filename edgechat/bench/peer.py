@@ -100,9 +100,6 @@ class Peer:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()
-        transport = getattr(self._process, "_transport", None)
-        if transport is not None:  # else its pipes stay open until the loop has gone
-            transport.close()
 
     async def _do(self, task: Task) -> Measured:
         return await self._ask(msgspec.json.encode(task))

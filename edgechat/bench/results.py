@@ -74,6 +74,8 @@ class SpeculationResult(msgspec.Struct, frozen=True):
     tokens: int
     rounds: int
     kinds: tuple[KindOfText, ...]
+    notes: tuple[str, ...] = ()
+    """Why a draft model was left out."""
     peer: str = "the same without drafts"
 
 

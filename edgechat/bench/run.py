@@ -60,6 +60,7 @@ async def _measure(part: Part, plan: Plan, report: Report) -> None:
             report.verify = await verify.measure(plan)
         case Part.SPECULATION:
             report.speculation = await speculation.measure(plan)
+            report.warnings.extend(report.speculation.notes)
         case Part.WINDOW:
             report.window = await window.measure(plan)
         case Part.PREFIX:

@@ -36,10 +36,12 @@ async def measure(plan: Plan) -> SpeculationResult:
     sizes = plan.sizes
     load = msgspec.structs.replace(plan.load, n_ctx=CTX, n_sequences=1)
     off = msgspec.structs.replace(load, draft="off")
+    notes: tuple[str, ...] = ()
     kinds = {kind: _Kind() for kind in texts.KINDS}
     async with engine(off) as plain:
         for round_ in range(sizes.text_rounds):
             async with engine(load) as drafting:
+                notes = tuple(note for note in drafting.notes if note not in plain.notes)
                 for kind, found in kinds.items():
                     plan.tell(f"speculation, round {round_ + 1} of {sizes.text_rounds}: {kind}")
                     pair = [(plain, found.off), (drafting, found.on)]
@@ -50,6 +52,7 @@ async def measure(plan: Plan) -> SpeculationResult:
         tokens=sizes.text_tokens,
         rounds=sizes.text_rounds,
         kinds=tuple(_row(kind, found) for kind, found in kinds.items()),
+        notes=notes,
     )
 
 

@@ -31,7 +31,8 @@ async def measure(plan: Plan, part: Part) -> Speed:
     """
     load = settings(plan, part)
     async with engine(load) as client:
-        peer = await Peer.start(load)
+        layers = client.info.n_gpu_layers  # as many as fit: llama.cpp itself takes all or fails
+        peer = await Peer.start(msgspec.structs.replace(load, n_gpu_layers=layers))
         try:
             if part is Part.DECODE:
                 return await _decode(plan, client, peer)

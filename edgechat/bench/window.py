@@ -14,7 +14,9 @@ from edgechat.bench.streaming import Evictions, stream
 from edgechat.engine.process.messages import Generate
 
 SHARE = 20
-"""One in so many rounds is looked at, at the beginning and at the end."""
+"""One in so many rounds is looked at, at the beginning and at the end,"""
+FEWEST = 3
+"""but at least so many, where there are twice as many."""
 
 
 async def measure(plan: Plan) -> WindowResult:
@@ -63,7 +65,7 @@ def first_and_last(found: Evictions, share: int = SHARE) -> tuple[float, float]:
     ]
     if not rounds:
         return 0.0, 0.0
-    n = max(1, len(rounds) // share)
+    n = min(max(FEWEST, len(rounds) // share), max(1, len(rounds) // 2))
     return median(rounds[:n]), median(rounds[-n:])
 
 

@@ -55,6 +55,7 @@ def bench(
         report.warnings.append(warning)
         if not quiet:
             note(f"warning: {warning}")
+    said = len(report.warnings)
     status = Status(shown=sys.stderr.isatty() and not quiet)
     plan = Plan(load, QUICK if quick else FULL, status.show)
     try:
@@ -65,6 +66,8 @@ def bench(
             _print(report, as_json)  # what is known took minutes
         raise
     status.clear()
+    for text in report.warnings[said:] if not (quiet or as_json) else ():
+        note(text)
     _print(report, as_json)
     raise typer.Exit(ExitCode.INTERRUPTED if report.interrupted else ExitCode.DONE)
 

@@ -11,13 +11,14 @@ from edgechat import hardware
 from edgechat.errors import BrokenModelError
 from edgechat.records import LoadSettings
 from edgechat.runtimes.llamacpp import abi, logs
+from edgechat.runtimes.llamacpp.context import FLASH_AUTO, FLASH_ON, GGML_TYPE
 
 MOST_TOKENS = 512
 """Of a batch; as the engine's."""
 
 
 class BareLoop:
-    """llama_decode and argmax, with llama.cpp's defaults."""
+    """llama_decode and argmax, with llama.cpp's defaults and the engine's type of cache."""
 
     def __init__(self, settings: LoadSettings) -> None:
         """Load.
@@ -35,6 +36,8 @@ class BareLoop:
             raise BrokenModelError(f"llama.cpp can't load {settings.path}: {log.last_error()}")
         params = llama.llama_context_default_params()
         params.n_ctx = settings.n_ctx
+        params.type_k = params.type_v = GGML_TYPE[settings.kv_type]
+        params.flash_attn_type = FLASH_AUTO if settings.kv_type == "f16" else FLASH_ON
         params.n_threads = params.n_threads_batch = settings.n_threads or hardware.physical_cores()
         self.context = llama.llama_init_from_model(self.model, params)
         if not self.context:

@@ -70,3 +70,12 @@ def test_every_kind_of_text_has_a_prompt() -> None:
 def test_medians_have_five_runs_and_windows_move(sizes) -> None:
     assert sizes.runs >= 5
     assert sizes.window_tokens >= 2 * sizes.window_ctx
+
+
+def test_a_few_rounds_are_looked_at_where_there_are_few() -> None:
+    # Twelve rounds; the first and the last are outliers: three of each side have the same median.
+    seconds = [0.0]
+    for n in range(12):
+        seconds.append(seconds[-1] + {0: 9.0, 11: 5.0}.get(n, 1.0))
+    at = [(10 * n, second) for n, second in enumerate(seconds)]
+    assert first_and_last(Evictions(at, 120)) == pytest.approx((0.1, 0.1))
