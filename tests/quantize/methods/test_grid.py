@@ -1,5 +1,7 @@
 """Scales and zero points, against a search one weight at a time."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,9 +14,9 @@ pytestmark = pytest.mark.oracle
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
-@pytest.mark.parametrize("symmetric", [True, False])
-def test_finds_the_best_candidate(bits: int, symmetric: bool) -> None:
-    settings = GridSettings(bits, 32, symmetric)
+@pytest.mark.parametrize(("symmetric", "signed"), [(True, True), (True, False), (False, False)])
+def test_finds_the_best_candidate(bits: int, symmetric: bool, signed: bool) -> None:
+    settings = GridSettings(bits, 32, symmetric, signed=signed)
     generator = torch.Generator().manual_seed(bits)
     weight = torch.randn(5, 96, generator=generator, dtype=torch.float64) * 0.05
     weight[0, 3] = 1.0  # one that is far from all others
@@ -27,6 +29,7 @@ def test_finds_the_best_candidate(bits: int, symmetric: bool) -> None:
             for ratio in settings.ratios():
                 if symmetric:
                     scale = float(np.float16(np.abs(group).max() / (2 ** (bits - 1) - 0.5) * ratio))
+                    scale = -scale if signed and group.max() > -group.min() else scale
                     candidates.append((scale, 2 ** (bits - 1)))
                 else:
                     low, high = min(group.min(), 0), max(group.max(), 0)
@@ -43,7 +46,20 @@ def test_cutting_off_an_outlier_pays_where_it_matters_little() -> None:
     even = search_grid(weight, torch.ones(32), GridSettings(4, 32))[0]
     unimportant = torch.ones(32)
     unimportant[0] = 1e-6
-    assert search_grid(weight, unimportant, GridSettings(4, 32))[0] < even
+    assert search_grid(weight, unimportant, GridSettings(4, 32))[0].abs() < even.abs()
+
+
+def test_the_largest_weight_takes_the_farthest_integer() -> None:
+    for sign in (1, -1):
+        weight = sign * torch.tensor([[8.0, *range(-7, 8), *[0.0] * 16]])
+        settings = GridSettings(4, 32)
+        scales, zeros = search_grid(weight, torch.ones(32), settings)
+        assert scales.sign().item() == -sign
+        found = scales * (round_to_grid(weight, scales, zeros, settings).float() - zeros)
+        alone = replace(settings, signed=False)
+        scales, zeros = search_grid(weight, torch.ones(32), alone)
+        plain = scales * (round_to_grid(weight, scales, zeros, alone).float() - zeros)
+        assert (found - weight).norm() <= (plain - weight).norm()
 
 
 def test_asymmetric_offsets_fit_float16() -> None:
@@ -73,7 +89,7 @@ def test_extremes_stay_finite(symmetric: bool, size: float) -> None:
     weight[1] *= -1
     scales, zeros = search_grid(weight, torch.zeros(64), settings)
     assert torch.isfinite(scales).all()
-    assert (scales > 0).all()
+    assert (scales != 0).all()
     integers = round_to_grid(weight, scales, zeros, settings)
     assert integers.max() <= 15
     if size < 1:
