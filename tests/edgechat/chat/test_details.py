@@ -54,7 +54,7 @@ async def test_the_screen(make_app, engine, wait_until) -> None:
     async with app.run_test() as pilot:
         await ready(app, wait_until)
         await pilot.press("f6")
-        await wait_until(lambda: "There is no answer yet." in screen_text(app))
+        await wait_until(lambda: [n.message for n in app._notifications] == ["There is no answer yet."])
         assert not isinstance(app.screen, DetailsScreen)
         await ask(app, pilot, wait_until, "Hello")
         await pilot.press(*"/details", "enter")

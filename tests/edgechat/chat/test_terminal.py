@@ -38,13 +38,13 @@ STORY = "Tell me a very long story about the sea, with many ships."
 class Terminal:
     """The app in a pseudo-terminal, and what it draws."""
 
-    def __init__(self, home: Path, *options: str) -> None:
+    def __init__(self, home: Path, *options: str, program: tuple[str, ...] = ("-m", "edgechat")) -> None:
         self.database = home / "data" / "history.db"
         self.master, self._slave = pty.openpty()
         fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
         self.modes = termios.tcgetattr(self._slave)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "edgechat", "chat", "--threads", "2", *options],
+            [sys.executable, *program, "chat", "--threads", "2", *options],
             stdin=self._slave,
             stdout=self._slave,
             stderr=self._slave,
@@ -143,8 +143,8 @@ class Terminal:
 def open_terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
-    def open_it(*options: str) -> Terminal:
-        opened.append(Terminal(tmp_path, "--temperature", "0", *options))
+    def open_it(*options: str, **changes: Any) -> Terminal:
+        opened.append(Terminal(tmp_path, "--temperature", "0", *options, **changes))
         return opened[-1]
 
     yield open_it
@@ -283,5 +283,67 @@ def test_nothing_native_writes_on_the_terminal(open_terminal) -> None:
     terminal.until(lambda: "● ready" in terminal.text)
     for word in (b"llama_", b"ggml", b"load_", b"print_info", b"warning"):
         assert word not in terminal.output
+    terminal.type("\x11")
+    assert terminal.wait() == 0
+
+
+def test_a_terminal_that_is_gone_without_a_signal(open_terminal) -> None:
+    """SIGHUP goes to the leader of the terminal's session only: behind `setsid` nobody tells the app."""
+    terminal = open_terminal()
+    terminal.ask(STORY)
+    terminal.until(lambda: terminal.messages()[1].content)
+    engine = terminal.engine()
+    os.close(terminal._slave)
+    os.close(terminal.master)
+    assert terminal.wait() == 128 + signal.SIGHUP
+    assert terminal.messages()[1].content
+    assert engine is not None
+    wait_for_the_end_of(engine)
+    terminal.master, terminal._slave = pty.openpty()
+
+
+WITH_A_BUG = """
+from edgechat.chat.screens.chat import ChatScreen
+from edgechat.cli.app import run
+
+def crash(self):
+    raise ZeroDivisionError("injected [bold]here[/]")
+
+ChatScreen.action_help = crash
+run()
+"""
+
+
+def test_a_bug_of_ours_in_mid_answer(open_terminal) -> None:
+    terminal = open_terminal(program=("-c", WITH_A_BUG))
+    terminal.ask(STORY)
+    shown = terminal.until(lambda: terminal.messages()[1].content)
+    engine = terminal.engine()
+    terminal.type("\x1bOP")  # F1
+    assert terminal.wait() == 1
+    assert termios.tcgetattr(terminal._slave) == terminal.modes
+    answer = terminal.messages()[1]
+    assert answer.status is Status.STOPPED
+    assert answer.content.startswith(shown)
+    terminal.close()
+    _, _, after = terminal.output.rpartition(b"\x1b[?1049l")
+    assert b"\x1b[?25h" in after
+    lines = [line for line in after.decode().splitlines() if "edgechat" in line]
+    assert len(lines) == 1
+    assert "a bug of edgechat: ZeroDivisionError: injected [bold]here[/]" in lines[0]
+    assert "Traceback" not in after.decode()
+    trace = Path(lines[0].split("Its trace is in ")[1].strip())
+    assert "action_help" in trace.read_text() or "crash" in trace.read_text()
+    assert engine is not None
+    wait_for_the_end_of(engine)
+
+
+def test_what_is_typed_before_the_app_is_drawn_is_not_lost(open_terminal) -> None:
+    terminal = open_terminal()
+    text = "abcdefghijklmnopqrstuvwxyz0123456789"
+    for letter in text:
+        terminal.type(letter)
+        time.sleep(0.05)
+    terminal.until(lambda: f"› {text}" in terminal.text)
     terminal.type("\x11")
     assert terminal.wait() == 0
