@@ -1,0 +1,161 @@
+"""Runs that are killed: they go on where they were, and what comes out is the same to the byte."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from quantize.errors import BadRequest, OutputExists
+from quantize.layer_methods import MatrixRecord
+from quantize.layers import LayerRequest, run
+from quantize.recipe import Format, Method, Recipe
+from quantize.resume import LayerRecord, State, Workspace
+
+ROOT = Path(__file__).parents[2]
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from quantize.layers import LayerRequest, run
+from quantize.recipe import Format, Method, Recipe
+
+source, output, method, point = sys.argv[1:]
+left = int(point)
+
+
+def counted(call):
+    def instead(*arguments, **options):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*arguments, **options)
+
+    return instead
+
+
+os.fsync = counted(os.fsync)
+os.rename = counted(os.rename)
+Path.replace = counted(Path.replace)
+Path.rename = counted(Path.rename)
+run(LayerRequest(Path(source), Recipe(Format(method), Method(method)), Path(output), samples=40, length=64,
+                 resume=True, evaluated=False, threads=1))
+"""
+
+
+@pytest.fixture
+def request_(tiny_folder: Path, tmp_path: Path) -> LayerRequest:
+    """A small run."""
+    return LayerRequest(
+        tiny_folder, Recipe(), tmp_path / "out", samples=40, length=64, evaluated=False, threads=1
+    )
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files but the receipt, which tells of times."""
+    return {
+        path.name: path.read_bytes()
+        for path in sorted(folder.iterdir())
+        if path.name != "edgechat-receipt.json"
+    }
+
+
+@pytest.mark.oracle
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="no signals")
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("method", ["gptq", "awq"])
+def test_killed_again_and_again(
+    method: str, request_: LayerRequest, tiny_folder: Path, tmp_path: Path
+) -> None:
+    """kill -9 before a flush or a rename: between states and weights, weights and record, at the end."""
+    output = tmp_path / "killed" / "out"
+    output.parent.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    died = 0
+    # Each layer flushes and renames some ten times; the fourth kill and later ones are near the end.
+    for point in (1, 9, 14, 19, 17, 26, 8, 10_000):
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, str(tiny_folder), str(output), method, str(point)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        died += 1
+        assert not output.exists()
+    assert died >= 5
+    recipe = Recipe(Format(method), Method(method))
+    undisturbed = run(replace(request_, recipe=recipe)).path
+    assert contents(output) == contents(undisturbed)
+    assert sorted(path.name for path in output.parent.iterdir()) == ["out"]
+
+
+@pytest.mark.oracle
+def test_what_was_stopped_is_not_thrown_away_unasked(
+    request_: LayerRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without --resume or --force a run refuses; other settings are refused too."""
+    from quantize.streaming import Streamer
+
+    plain = Streamer._layer
+
+    def interrupted(self: Streamer, index: int) -> None:
+        if index == 2:
+            raise KeyboardInterrupt
+        plain(self, index)
+
+    monkeypatch.setattr(Streamer, "_layer", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(request_)
+    monkeypatch.setattr(Streamer, "_layer", plain)
+    assert request_.output is not None
+    assert not request_.output.exists()
+    with pytest.raises(OutputExists, match="was stopped after 2 layers: --resume goes on, --force begins"):
+        run(request_)
+    other = replace(request_, recipe=Recipe(group_size=32), resume=True)
+    with pytest.raises(BadRequest, match="was begun with another source, other settings"):
+        run(other)
+    result = run(replace(request_, resume=True))
+    assert "going on after layer 2 of 4" in result.notes
+    assert [layer["layer"] for layer in result.receipt.layers] == [0, 1, 2, 3]
+    first = contents(result.path)
+    assert contents(run(replace(request_, force=True)).path) == first
+
+
+@pytest.mark.oracle
+def test_resume_without_anything_to_resume_begins(request_: LayerRequest) -> None:
+    """So that one command can be repeated until it is done."""
+    assert run(replace(request_, resume=True)).path == request_.output
+
+
+def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """And anything else is nothing."""
+    workspace = Workspace(tmp_path / "out")
+    workspace.folder.mkdir()
+    assert workspace.read() is None
+    state = State("abc", 2, [LayerRecord(0, 1.5, (MatrixRecord("mlp.up_proj", 0.25, "damping raised"),))])
+    workspace.write(state)
+    assert workspace.read() == state
+    for text in ("", "{", "[]", '{"version": 1}', '{"version": 99, "layers": []}'):
+        (workspace.folder / "state.json").write_text(text)
+        assert workspace.read() is None
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no flock")
+def test_two_runs_of_one_output(tmp_path: Path) -> None:
+    """The second is refused."""
+    with (
+        Workspace(tmp_path / "out").locked(),
+        pytest.raises(BadRequest, match="another run is making"),
+        Workspace(tmp_path / "out").locked(),
+    ):
+        pass
