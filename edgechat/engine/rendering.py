@@ -47,6 +47,10 @@ class PlainRenderer:
     stop = ("\nUser:", "\nAssistant:")
     """A base model knows no end of a turn, and goes on to write the person's next line."""
 
+    def __init__(self, *, refused: bool = False) -> None:
+        """`refused`: the model has a template, which can't be used; that was said when it was loaded."""
+        self._notes = () if refused else ("no_template",)
+
     def render(self, messages: Sequence[ChatMessage], add_generation_prompt: bool = True) -> PlainText:
         """`User: ...` and `Assistant: ...`, after the system message."""
         parts = []
@@ -58,16 +62,26 @@ class PlainRenderer:
                 parts.append(f"{message.role.capitalize()}: {content}\n")
         if add_generation_prompt:
             parts.append("Assistant:")
-        return PlainText("".join(parts))
+        return PlainText("".join(parts), self._notes)
+
+    def completion(self, messages: Sequence[ChatMessage]) -> PlainText | None:
+        """A person's only message as the beginning of a text, as it is; None for any other conversation."""
+        if len(messages) != 1 or messages[0].role != "user" or not messages[0].content:
+            return None
+        notes = tuple("completion" if note == "no_template" else note for note in self._notes)
+        return PlainText(messages[0].content, notes)
 
 
-_NO_TEMPLATE = "This is a base model without a chat template: it continues a transcript as plain text."
+_SENTENCES = {
+    "no_template": "This is a base model without a chat template: it continues a transcript as plain text.",
+    "completion": "This is a base model without a chat template: it continues your text as it is.",
+}
 
 
 def sentence(note: str) -> str:
     """What a renderer's note tells the person."""
-    if note == "no_template":
-        return _NO_TEMPLATE
+    if note in _SENTENCES:
+        return _SENTENCES[note]
     from models.chat_template import TemplateNote
 
     return TemplateNote(note).sentence

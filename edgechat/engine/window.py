@@ -26,6 +26,10 @@ Role = Literal["system", "user", "assistant", "tool"]
 Range = tuple[int, int]
 
 
+class PromptTooLong(UsageError):
+    """The prompt is longer than the whole context, and may not be cut."""
+
+
 class Overflow(StrEnum):
     """What becomes of a prompt that is longer than the whole window."""
 
@@ -185,8 +189,9 @@ class Window:
             self._cut_current(spans, plan, max(excess, self.step) - plan.freed)
         if plan.freed < excess:
             raise UsageError(
-                f"{self.pinned(spans):,} tokens are pinned and the context holds {self.budget:,}: no room "
-                f"for a conversation; shorten the system prompt or load a longer context with --ctx"
+                f"what always stays (the system prompt) takes {self.pinned(spans):,} of the context's "
+                f"{self.budget:,} tokens, which leaves no room for a conversation: shorten it, or start "
+                "edgechat with a longer context (--ctx)"
             )
         return self._finish(spans, plan)
 
@@ -201,8 +206,8 @@ class Window:
             overflow: what to do with a question that is longer than the window.
 
         Raises:
-            UsageError: the question is longer than the window and may not be cut, or so much is pinned that
-                even a cut question does not fit.
+            PromptTooLong: the question is longer than the window and may not be cut.
+            UsageError: so much is pinned that even a cut question does not fit.
         """
         excess = spans[-1].stop + room + self.slack - self.budget
         if excess <= 0:
@@ -211,7 +216,8 @@ class Window:
         if plan.freed < excess and overflow is Overflow.WINDOW:
             self._cut_middle(spans, plan, excess - plan.freed)
         if plan.freed < excess:
-            raise UsageError(self._refusal(spans, excess - plan.freed, room))
+            kind = PromptTooLong if overflow is Overflow.REFUSE else UsageError
+            raise kind(self._refusal(excess - plan.freed, room))
         return self._finish(spans, plan)
 
     def next_to_go(self, spans: Sequence[Span]) -> tuple[int, ...]:
@@ -219,18 +225,17 @@ class Window:
         plan = self._oldest_turns(spans, self.step)
         return self._finish(spans, plan).messages if plan.ranges else ()
 
-    def _refusal(self, spans: Sequence[Span], over: int, room: int) -> str:
-        pinned = self.pinned(spans)
-        reserved = f"{pinned:,} pinned, {room:,} for the answer" + (
-            f", {self.slack:,} for drafts" if self.slack else ""
-        )
+    def _refusal(self, over: int, room: int) -> str:
+        fits = self.budget - self.slack - room
         needed = self.budget + over
         longer = (
-            f" load a context of {needed:,} tokens with --ctx," if needed <= (self.trained or needed) else ""
+            f", or start edgechat with a longer context (--ctx {needed})"
+            if needed <= (self.trained or needed)
+            else ""
         )
         return (
-            f"the prompt is {over:,} tokens too long: {spans[-1].stop:,} tokens, and the context holds "
-            f"{self.budget:,} ({reserved}): shorten it,{longer} or have its middle cut with --overflow window"
+            f"the prompt is {over:,} tokens too long: it has {fits + over:,} tokens, and in the context of "
+            f"{self.budget:,} there is room for {fits:,} of them: shorten it{longer}"
         )
 
     # --- choosing

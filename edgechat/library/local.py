@@ -96,6 +96,14 @@ def model_name(path: Path) -> str:
     return match["stem"] if match else path.name.removesuffix(".gguf")
 
 
+def shown_name(path: Path) -> str:
+    """What a model is called as `edgechat models ls` lists it."""
+    starter = find_starter()
+    if starter is not None and path.absolute() == starter.absolute():
+        return STARTER
+    return model_name(path)
+
+
 def parts_of(path: Path) -> tuple[Path, ...]:
     """All parts of a model by its first part; the file alone where it isn't split."""
     from models.verify import split_parts

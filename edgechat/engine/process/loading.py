@@ -104,7 +104,7 @@ def _load_runtime(settings: LoadSettings, progress: Progress) -> tuple[Any, tupl
 
 
 def _chat_template(runtime: Any, eos: int | None) -> tuple[Any, tuple[str, ...]]:
-    """The model's chat template; None, with a note, where there is none that can be used."""
+    """The model's chat template; None where there is none, plain text and a note where it is refused."""
     source = runtime.info.chat_template
     if source is None:
         return None, ()  # which each conversation says of itself
@@ -120,7 +120,10 @@ def _chat_template(runtime: Any, eos: int | None) -> tuple[Any, tuple[str, ...]]
         )
         template.render([ChatMessage("user", "Hello")])  # what fails here would fail at every question
     except UnsupportedTemplate as error:
-        return None, (f"{error}: the model continues plain text instead",)
+        from edgechat.engine.rendering import PlainRenderer
+
+        note = f"the model's chat template was refused, and it continues plain text instead: {error}"
+        return PlainRenderer(refused=True), (note,)
     ends = {*runtime.info.eog_ids, *end_of_turn_ids(template.after_answer, tokenizer)}
     runtime.info = msgspec.structs.replace(runtime.info, eog_ids=tuple(sorted(ends)))
     return template, ()

@@ -47,6 +47,8 @@ class Generate(Message, frozen=True):
     run finds the state that was saved: make it unique for good."""
     overflow: Literal["refuse", "window"] = "refuse"
     """What becomes of a prompt that is longer than the whole context: "window" keeps its head and tail."""
+    complete: bool = False
+    """A model without a chat template continues a person's only message as it is, and no transcript."""
 
 
 class Cancel(Message, frozen=True):
@@ -120,7 +122,7 @@ class Delta(Message, frozen=True):
     """Tokens of the answer so far."""
 
 
-NoteKind = Literal["system_folded", "turns_folded", "no_template", "window"]
+NoteKind = Literal["system_folded", "turns_folded", "no_template", "completion", "window"]
 
 
 class Note(Message, frozen=True):
@@ -172,6 +174,8 @@ class Refused(Message, frozen=True):
     id: int
     code: int
     error: str
+    too_long: bool = False
+    """The prompt is longer than the context: with `overflow` "window", its middle would be cut."""
 
 
 class Scored(Message, frozen=True):

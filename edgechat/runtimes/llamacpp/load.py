@@ -238,6 +238,10 @@ class _Loader:
                 notes.append(f"only {offloaded} of {total} layers fit on {where}; the CPU runs the rest")
             else:
                 notes.append(f"the model does not fit on {where}: it runs on the CPU")
+        if 0 < self.settings.n_ctx < estimate.CTX_STEP:
+            notes.append(
+                f"a context of {self.settings.n_ctx} tokens became {n_ctx}: llama.cpp has no smaller one"
+            )
         trained = self.llama.llama_model_n_ctx_train(model)
         if 0 < trained < n_ctx:
             notes.append(

@@ -351,7 +351,7 @@ def test_raw_text_streams_behind_its_sinks() -> None:
 def test_too_much_pinned_is_said() -> None:
     conversation = Conversation(bos=1, system=500, folded=False)
     conversation.add("user", 10)
-    with pytest.raises(UsageError, match=r"506 tokens are pinned and the context holds 400"):
+    with pytest.raises(UsageError, match=r"takes 506 of the context.s 400 tokens"):
         Window(budget=400).make_room(conversation.spans)
     with pytest.raises(UsageError, match="too long"):
         Window(budget=400).admit(conversation.spans, 1, Overflow.WINDOW)
@@ -364,9 +364,8 @@ def test_a_refusal_says_the_numbers() -> None:
     with pytest.raises(UsageError) as refusal:
         Window(budget=1024, slack=16).admit(conversation.spans, room=128)
     assert str(refusal.value) == (
-        "the prompt is 4,128 tokens too long: 5,008 tokens, and the context holds 1,024 (26 pinned, 128 for "
-        "the answer, 16 for drafts): shorten it, load a context of 5,152 tokens with --ctx, or have its "
-        "middle cut with --overflow window"
+        "the prompt is 4,128 tokens too long: it has 5,008 tokens, and in the context of 1,024 there is room "
+        "for 880 of them: shorten it, or start edgechat with a longer context (--ctx 5152)"
     )
 
 
