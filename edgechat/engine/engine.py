@@ -16,6 +16,7 @@ from edgechat.engine.cache import Cache
 from edgechat.engine.drafting import Drafter
 from edgechat.engine.holes import NONE
 from edgechat.engine.judging import judge_rows
+from edgechat.engine.lengths import Lengths
 from edgechat.engine.memory import Memory, Remembered
 from edgechat.engine.pace import Pace
 from edgechat.engine.process.messages import Event, Generate, Note, NoteKind, Refused
@@ -27,6 +28,7 @@ from edgechat.engine.sliding import Sliding, Visible, remove
 from edgechat.engine.sliding import sentence as eviction_sentence
 from edgechat.engine.states import StateStore
 from edgechat.engine.turn import Turn
+from edgechat.engine.window import PromptTooLong
 from edgechat.errors import EdgechatError, ExitCode, ResourceError, UsageError, from_exception
 from edgechat.records import FinishReason, ModelInfo
 from edgechat.runtimes.base import Chunk, ContextFull, DecodeFailed, Logits, Runtime, Wanted
@@ -59,7 +61,7 @@ class Engine:
 
         Args:
             runtime: whose sequences are all this engine's from now on.
-            template: None for a base model, which continues a transcript.
+            template: None or a PlainRenderer for a model that continues plain text.
             emit: gets each event; must not call the engine.
             clock: seconds.
             load_s: what loading took; told with the first answer.
@@ -71,12 +73,13 @@ class Engine:
         """
         self.runtime = runtime
         self.info: ModelInfo = runtime.info
-        self._plain = template is None
         self._renderer: ChatRenderer = template or PlainRenderer()
+        self._plain = self._renderer if isinstance(self._renderer, PlainRenderer) else None
         self._emit = emit
         self._clock = clock
         self._load_s = load_s
         self._texts = TextTokens(runtime.tokenizer)
+        self._lengths = Lengths(runtime.tokenizer, runtime.n_ctx)
         self._eog = frozenset(runtime.info.eog_ids)
         self._scheduler = Scheduler[Turn](runtime.n_batch, runtime.n_sequences, runtime.n_ctx, max_waiting)
         self._memory = Memory()
@@ -109,7 +112,8 @@ class Engine:
             if ours is None:
                 _log.exception("request %d", request.id)
                 ours = EdgechatError(f"a bug of edgechat: {type(error).__name__}: {error}")
-            self._emit(Refused(request.id, ours.code, " ".join(str(ours).split())))
+            too_long = isinstance(error, PromptTooLong)
+            self._emit(Refused(request.id, ours.code, " ".join(str(ours).split()), too_long))
             return
         self._scheduler.submit(turn)
 
@@ -205,10 +209,16 @@ class Engine:
         """The turn that answers `request`. Emits the notes of its rendering."""
         now = self._clock()
         self._check(request)
-        stop, plain = request.stop, self._plain and bool(request.messages)
+        completion = self._plain.completion(request.messages) if self._plain and request.complete else None
+        if completion is not None:
+            request = msgspec.structs.replace(request, messages=(), prompt=completion.text)
+        self._lengths.check(request)
+        stop, plain = request.stop, self._plain is not None and bool(request.messages)
         if request.messages:
             rendered = self._renderer.render(request.messages, True)
             text, notes = rendered.text, tuple(rendered.notes)
+        elif completion is not None:
+            text, notes = completion.text, completion.notes
         else:
             text, notes = request.prompt, ()
         if plain:
