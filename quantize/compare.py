@@ -8,12 +8,13 @@ second half. Both models run through our decoder, layer by layer, the result as 
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from models.decoder import Decoder
-from models.weights import Weights
+from models.weights import Weights, open_weights
 from quantize.errors import BadRequest
 from quantize.evaluate import Perplexity
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 WINDOW = 512
 BATCH_TOKENS = 2048
-SCORED = 256
-"""Tokens whose logits are in memory at once."""
+SCORED_LOGITS = 2**23
+"""That are in memory at once, of each model: 32 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,50 @@ class Comparison:
 def held_out() -> str:
     """The text that results are measured on; no calibration reads it."""
     return files("quantize").joinpath("data", "eval.txt").read_text(encoding="utf-8")
+
+
+def check_comparable(source: Weights, result: Weights) -> None:
+    """Refuse models of different vocabularies.
+
+    Raises:
+        BadRequest: their numbers of tokens differ.
+    """
+    before, after = source.config.vocab_size, result.config.vocab_size
+    if before != after:
+        raise BadRequest(
+            f"{result.checkpoint.path} has {after} tokens, {source.checkpoint.path} has {before}: "
+            "only models of one vocabulary compare"
+        )
+
+
+def compare_paths(
+    source: Path, result: Path, text: str, *, length: int = WINDOW, told: Callable[[float], None]
+) -> Comparison:
+    """Compare two models on a text.
+
+    Args:
+        source: a folder in safetensors, or a GGUF file.
+        result: another of the same vocabulary; one of both must be a folder, whose tokenizer is taken.
+        text: to compare on.
+        length: tokens of a window.
+        told: of the share that is done.
+
+    Raises:
+        FileNotFoundError: one is not there, or incomplete.
+        ModelError: one is broken, or not supported.
+        BadRequest: they don't compare, or the text is too short.
+    """
+    from quantize.calibration import FolderTokenizer
+
+    folder = next((path for path in (source, result) if path.is_dir()), None)
+    if folder is None:
+        raise BadRequest(
+            "two GGUF files: one must be a checkpoint's folder, whose tokenizer is taken"
+        )
+    tokens = windows_of(text, FolderTokenizer(folder), length)
+    with open_weights(source) as before, open_weights(result) as after, torch.no_grad():
+        check_comparable(before, after)
+        return compare(before, after, tokens, told=told)
 
 
 def windows_of(text: str, tokenizer: "FolderTokenizer", length: int) -> torch.Tensor:
@@ -88,8 +133,9 @@ def compare(
     outputs = [Decoder(weights, device).output() for weights in (source, result)]
     scores = (Perplexity(), Perplexity())
     divergences, agreed = [], 0
-    for start in range(0, len(wanted), SCORED):
-        part = slice(start, start + SCORED)
+    step = max(16, SCORED_LOGITS // source.config.vocab_size)
+    for start in range(0, len(wanted), step):
+        part = slice(start, start + step)
         logs = [
             torch.log_softmax(output.logits(row[part].to(device)), dim=-1)
             for output, row in zip(outputs, rows, strict=True)
@@ -98,7 +144,7 @@ def compare(
         scores = (scores[0] + _scored(p, wanted[part]), scores[1] + _scored(q, wanted[part]))
         divergences.append((p.exp() * (p - q)).sum(-1).double().clamp(min=0).cpu())
         agreed += int((p.argmax(-1) == q.argmax(-1)).sum())
-        told(0.8 + 0.2 * min(1.0, (start + SCORED) / len(wanted)))
+        told(0.8 + 0.2 * min(1.0, (start + step) / len(wanted)))
     divergence = torch.cat(divergences)
     return Comparison(
         source=scores[0],

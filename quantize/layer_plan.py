@@ -80,7 +80,7 @@ def make_plan(weights: "Weights", request: "LayerRequest", workspace: "Workspace
     rows = max(n * k for n, k in largest.values())
     solving += 6 * rows * 4
     batch = BATCH_TOKENS * (3 * max(n for n, _ in largest.values()) + 8 * config.hidden_size) * 4
-    head = 2 * config.vocab_size * config.hidden_size + 2 * 8192 * config.hidden_size * 4
+    head = 4 * config.vocab_size * config.hidden_size + 8192 * config.hidden_size * 4 + 6 * 4 * 2**23
     base = LIBRARIES + max(parameters * 4 + hessians + max(solving, batch if tokens else 0), head)
     limit = request.max_memory if request.max_memory is not None else free_memory()
     in_memory = base + states <= limit

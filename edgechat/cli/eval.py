@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from edgechat.cli.eval_against import compared
 from edgechat.cli.options import KVTypeOption
 from edgechat.cli.output import answer, json_object, note
 from edgechat.engine.process.messages import Scored
@@ -50,6 +51,12 @@ class Evaluation(msgspec.Struct, frozen=True):
 def evaluate(
     model: Annotated[str, typer.Argument(help="A model's path or name; `starter` for the starter model.")],
     *,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against", metavar="SOURCE", help="Compare with the checkpoint that it was quantized from."
+        ),
+    ] = None,
     text: Annotated[
         str | None, typer.Option("--text", metavar="FILE", help="A text file, - for a pipe; else: our own.")
     ] = None,
@@ -61,8 +68,18 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, when it is done.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")] = False,
 ) -> None:
-    """Measure a model's perplexity on a text, as llama.cpp's own tool does: lower is better."""
+    """Measure a model's perplexity on a text, as llama.cpp's own tool does: lower is better.
+
+    With --against, measure how far a quantized folder is from its source, in torch: perplexity of both,
+    Kullback-Leibler divergence, and how often both find the same token the likeliest.
+    """
     content = read_text(text)
+    if against is not None:
+        for option, value in (("--threads", threads), ("--kv-type", kv_type)):
+            if value is not None:
+                raise UsageError(f"{option} doesn't go with --against, which computes both models in torch")
+        compared(Path(model), against, content, ctx, as_json=as_json, quiet=quiet)
+        return
     host = spawn_host()
     try:
         from edgechat import settings

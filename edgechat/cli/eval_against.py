@@ -1,0 +1,60 @@
+"""`edgechat eval RESULT --against SOURCE`: how far a quantized model is from its source."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from edgechat.cli.output import answer, json_object
+from edgechat.errors import NotFoundError, UnsupportedError
+
+
+def compared(result: Path, source: Path, text: str, n_ctx: int, *, as_json: bool, quiet: bool) -> None:
+    """Compare, and print what was found.
+
+    Raises:
+        NotFoundError: there is no such folder or file.
+        UnsupportedError: torch is not installed.
+        QuantizeError, ModelError: the models can't be compared.
+    """
+    for path in (result, source):
+        if not path.exists():
+            raise NotFoundError(
+                f"nothing at {path}: give the path of a folder or a GGUF file"
+            )
+    try:
+        import quantize.compare as comparing
+    except ImportError:
+        raise UnsupportedError(
+            "comparing needs torch and tokenizers: pip install 'edgechat[torch]'"
+        ) from None
+    from edgechat.cli.quantize_layers import evaluation_rows
+    from quantize.receipt import figures
+
+    begun = time.monotonic()
+    with _bar(shown=not quiet and sys.stderr.isatty()) as told:
+        found = comparing.compare_paths(source, result, text, length=n_ctx, told=told)
+    numbers = figures(found)
+    if as_json:
+        seconds = round(time.monotonic() - begun, 3)
+        json_object({"model": str(result), "source": str(source), **numbers, "seconds": seconds})
+        return
+    rows = evaluation_rows(numbers)
+    width = max(len(name) for name, _ in rows)
+    answer("".join(f"{name:{width}}  {value}\n" for name, value in rows))
+
+
+@contextmanager
+def _bar(*, shown: bool) -> Iterator[Callable[[float], None]]:
+    """A progress bar on stderr."""
+    if not shown:
+        yield lambda share: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("comparing", total=1.0)
+        yield lambda share: progress.update(task, completed=share)
