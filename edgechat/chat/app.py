@@ -25,6 +25,7 @@ from edgechat.chat.hangup import when_hung_up
 from edgechat.chat.screens.chat import ChatScreen
 from edgechat.chat.screens.conversations import ConversationsScreen
 from edgechat.chat.widgets.prompt import Recall
+from edgechat.errors import EdgechatError
 from edgechat.history import HistoryError, OpenedHistory
 
 SIGNALS = ("SIGTERM", "SIGHUP", "SIGINT")
@@ -109,7 +110,10 @@ class ChatApp(App[None]):
         if self.setup.history.notice:
             self.controller.notice(self.setup.history.notice, Severity.WARNING)
         if self.setup.resume is not None:
-            await self.chat.resume(self.setup.resume)
+            try:
+                await self.controller.resume(self.setup.resume)
+            except EdgechatError as error:
+                self.controller.notice(f"{error}. This is a new conversation.", Severity.WARNING)
 
     async def close(self) -> None:
         """After the app has ended: save what there is and end the engine."""
@@ -234,7 +238,8 @@ async def run_chat(setup: ChatSetup) -> int:
         await app.close()
     if app._exception is not None:
         raise app._exception
-    return app.return_code or 0
+    failure = app.controller.failure
+    return app.return_code or (failure.code if failure is not None else 0)
 
 
 def _earlier_questions(history: OpenedHistory) -> list[str]:

@@ -27,6 +27,7 @@ from edgechat.chat.events import (
     Changed,
     ChatEvent,
     ChatStatus,
+    GivenBack,
     Grew,
     Removed,
     Reset,
@@ -107,6 +108,8 @@ class ChatController:
         self.system_prompt = options.system_prompt
         self.status = ChatStatus(model=options.model)
         self.info: ModelInfo | None = None
+        self.failure: EdgechatError | None = None
+        """Why there is no model; None where there is one, or it is still being loaded."""
         self._listener = listener
         self._clock = clock
         self._recorder = Recorder(store, lambda text: self.notice(text, Severity.WARNING))
@@ -131,11 +134,13 @@ class ChatController:
         try:
             self.info = await self.engine.start()
         except EdgechatError as error:
+            self.failure = error
             self._waiting = False
             self._set(state=State.UNAVAILABLE, progress=None)
             self.notice(str(error), Severity.ERROR)
             return
         self._engine_state = EngineState.READY
+        self.failure = None
         self._set(state=State.IDLE, progress=None, context_size=self.info.n_ctx)
         self._answer_if_waiting()
 
@@ -169,6 +174,7 @@ class ChatController:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
+        self._recorder.close()
         await self.engine.close()
 
     def save_now(self) -> None:
@@ -268,6 +274,7 @@ class ChatController:
             sampling=sampling,
             max_tokens=self.options.max_tokens,
             conversation=self._conversation_key(),
+            overflow="window",  # a conversation never ends because a message is long
         )
 
     async def _run(self, answer: Answer) -> None:
@@ -284,8 +291,19 @@ class ChatController:
         except Exception as error:  # a bug must cost one answer, not the conversation
             trouble = f"the answer failed ({type(error).__name__}: {error}): please report this"
         await self._end(answer)
+        given_back = answer.refusal and answer.entry is None and not answer.replaced
         if trouble:
-            self.notice(trouble, Severity.ERROR)
+            kept = " (The question was not sent: it is in the prompt again.)" if given_back else ""
+            self.notice(f"{trouble}{kept}", Severity.ERROR)
+        if given_back:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """A question that was refused stays out of the next prompts: it is the person's again."""
+        index = max(i for i, entry in enumerate(self.entries) if entry.kind is Kind.USER)
+        question = self._remove(index)
+        self._recorder.supersede(question)
+        self._listener(GivenBack(question.text))
 
     def _take(self, answer: Answer, event: Event) -> None:
         match event:
@@ -397,15 +415,19 @@ class ChatController:
 
         Raises:
             ConversationGone: it was deleted meanwhile.
+            ConversationOpen: another app goes on with it.
             HistoryError: it can't be read.
         """
         conversation = self.store.get(conversation_id)
+        self._recorder.claim(conversation)
         messages = self.store.messages(conversation_id)
         await self.stop()
         entries = [from_saved(next(self._keys), m) for m in messages if m.role != "system"]
         self._recorder.conversation = conversation
         unseen = [e.key for e in entries if (e.saved_id or 0) <= conversation.unseen_until]
         self._show(entries, conversation.system_prompt, conversation.title, unseen[-1] if unseen else None)
+        if entries and conversation.model not in ("", self.status.model):
+            self.notice(f"This began with {conversation.model}; from here on {self.status.model} answers.")
 
     async def delete(self, conversation_id: int) -> None:
         """Delete a saved conversation; if it is the one shown, a new one begins.

@@ -100,10 +100,17 @@ class Unseen:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenBack:
+    """A question was refused and is not part of the conversation: the person may change it."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class StatusChanged:
     """The status line has news."""
 
     status: ChatStatus
 
 
-ChatEvent = Reset | Added | Grew | Changed | Removed | Unseen | StatusChanged
+ChatEvent = Reset | Added | Grew | Changed | Removed | Unseen | GivenBack | StatusChanged

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from edgechat.chat.entries import Entry, Kind, title_of
 from edgechat.history import Conversation, ConversationGone, HistoryError, HistoryStore, Status
+from edgechat.history.claims import Claims
+from edgechat.history.errors import ConversationOpen
 from models.chat import Role
 
 INTERVAL_S = 0.4
@@ -27,10 +29,26 @@ class Recorder:
         self._troubled = False
         self._writing: asyncio.Task[None] | None = None
         self._text: Callable[[], str] = str
+        self._claims = Claims(None if store.path is None else store.path.with_name("open.lock"))
 
     def forget(self) -> None:
         """Begin a new conversation with the next message."""
         self.conversation = None
+        self._claims.release()
+
+    def claim(self, conversation: Conversation) -> None:
+        """Keep other apps from going on with a saved conversation.
+
+        Raises:
+            ConversationOpen: another app goes on with it; nothing has changed.
+        """
+        if not self._claims.claim(conversation.id):
+            title = conversation.title or "This conversation"
+            raise ConversationOpen(f"“{title}” is open in another window: go on there, or close that first")
+
+    def close(self) -> None:
+        """Let other apps go on with the conversation."""
+        self._claims.close()
 
     def add(self, entry: Entry, before: Iterable[Entry], model: str, system_prompt: str) -> list[Entry]:
         """Append a message.
@@ -50,6 +68,7 @@ class Recorder:
                     return [self._insert(self.conversation, entry)]
             everything = [e for e in (*before, entry) if e.kind is not Kind.NOTICE]
             self.conversation = self.store.create(title_of(everything[0].text), model, system_prompt)
+            self._claims.claim(self.conversation.id)
             return [self._insert(self.conversation, e) for e in everything]
         except HistoryError as error:
             self._report(error)

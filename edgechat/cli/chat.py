@@ -53,6 +53,7 @@ def chat(
     from edgechat.history import open_history
     from edgechat.library.local import model_name
     from edgechat.library.resolve import resolve_to_load
+    from models.verify import verify_gguf
 
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
         raise UsageError('the chat needs a terminal; in pipes and scripts use `edgechat ask "..."`')
@@ -63,6 +64,7 @@ def chat(
 
     config = settings.load()
     path = resolve_to_load(config.chat.model if model is None else model)
+    verify_gguf(path)  # what is wrong with the file is told in the shell, before the app opens
     load = config.engine.load(
         path,
         n_ctx=ctx,

@@ -1,6 +1,6 @@
 """What can go wrong with the saved conversations."""
 
-from edgechat.errors import EdgechatError, ExitCode, NotFoundError
+from edgechat.errors import EdgechatError, ExitCode, NotFoundError, UsageError
 
 
 class HistoryError(EdgechatError):
@@ -15,3 +15,7 @@ class DamagedHistory(HistoryError):
 
 class ConversationGone(NotFoundError):
     """Another program deleted the conversation."""
+
+
+class ConversationOpen(UsageError):
+    """Another window goes on with the conversation just now."""

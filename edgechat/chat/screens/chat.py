@@ -17,7 +17,7 @@ from textual.widgets import Markdown, Static
 from edgechat.chat.actions import ACTIONS, typed_action
 from edgechat.chat.appearance import DARK, LIGHT
 from edgechat.chat.controller import ChatController
-from edgechat.chat.events import ChatEvent, ChatStatus, Grew, State, StatusChanged
+from edgechat.chat.events import ChatEvent, ChatStatus, GivenBack, Grew, State, StatusChanged
 from edgechat.chat.plain import one_line
 from edgechat.chat.screens.confirm import ConfirmScreen
 from edgechat.chat.screens.conversations import ConversationsScreen
@@ -126,6 +126,9 @@ class ChatScreen(Screen[None]):
     async def _show(self, event: ChatEvent) -> None:
         if isinstance(event, StatusChanged):
             self._show_status(event.status)
+        elif isinstance(event, GivenBack):
+            if not self.prompt.area.text.strip():  # else Up brings it
+                self.prompt.area.fill(event.text)
         else:
             await self.transcript.apply(event)
 
@@ -139,6 +142,11 @@ class ChatScreen(Screen[None]):
             else Content("")
         )
         self.set_class(status.busy, "-busy")
+        self.prompt.area.placeholder = Content(
+            "No model is loaded: a question tries again"
+            if status.state is State.UNAVAILABLE
+            else "Ask anything"
+        )
         self._show_hint()
 
     def _show_hint(self) -> None:
@@ -148,6 +156,8 @@ class ChatScreen(Screen[None]):
             hints.append(("Esc", "stop"))
         elif status.state in {State.LOADING, State.RESTARTING}:
             hints.append(("Enter", "send when loaded"))
+        elif status.state is State.UNAVAILABLE:
+            hints.append(("Enter", "load again"))
         else:
             hints.append(("Enter", "send"))
         if not self.transcript.follows_end:

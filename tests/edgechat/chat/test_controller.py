@@ -254,7 +254,9 @@ async def test_a_refused_request_is_one_line(chat, engine, wait_until) -> None:
     await ready(chat, wait_until)
     engine.script = [[Refused(1, 5, "9,000 tokens do not fit 8,192")], ["fine"]]
     await ask(chat, wait_until, "Tell me")
-    assert texts(chat) == ["Tell me", "9,000 tokens do not fit 8,192"]
+    assert texts(chat) == [
+        "9,000 tokens do not fit 8,192 (The question was not sent: it is in the prompt again.)"
+    ]
     assert chat.entries[-1].severity is Severity.ERROR
     await ask(chat, wait_until, "Again")
     assert texts(chat, Kind.ASSISTANT) == ["fine"]
@@ -411,7 +413,7 @@ async def test_resuming_an_answer_that_a_killed_app_left(chat, engine, store, wa
     store.add(conversation.id, "assistant", "The first wo", status=Status.PARTIAL)
     await ready(chat, wait_until)
     await chat.resume(conversation.id)
-    assert chat.entries[-1].status is Status.PARTIAL
+    assert chat.entries[1].status is Status.PARTIAL
     await ask(chat, wait_until, "Go on")
     assert [m.content for m in engine.requests[-1].messages] == ["Tell me", "The first wo", "Go on"]
 
