@@ -13,7 +13,7 @@ from edgechat.chat.styles import LINE, MUTED
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 NEARLY_FULL = 0.85
-METER_WIDTHS = (0, 0, 8, 12)
+METER_WIDTHS = (0, 0, 0, 8, 12)
 """Of each form of the line, the shortest first."""
 _WORDS = {
     State.LOADING: ("loading", "$warning"),
@@ -36,7 +36,7 @@ def status_line(status: ChatStatus, width: int, frame: int | None = None) -> Con
         width: cells that there are.
         frame: number of the spinner's frame; None for a still dot.
     """
-    for detail in (3, 2, 1, 0):
+    for detail in (4, 3, 2, 1, 0):
         left, right = _left(status, detail, frame), _right(status, detail)
         gap = width - left.cell_length - right.cell_length
         if gap >= 2:
@@ -54,19 +54,19 @@ def _left(status: ChatStatus, detail: int, frame: int | None) -> Content:
     if status.progress is not None:
         word = f"{word} {status.progress:.0%}"
     model = one_line(status.model)
-    longest = (12, 24, 24, 40)[detail]
+    longest = (12, 12, 24, 24, 40)[detail]
     if len(model) > longest:
         model = model[: longest - 1] + "…"
     parts: list[Part] = [(model, "$foreground")]
     if status.tokens_per_s is not None:
         parts.append((f"{status.tokens_per_s:.1f} tok/s", MUTED))
     drafting = status.speculation
-    if drafting is not None and drafting.accepted and not drafting.reason and detail >= 1:
+    if drafting is not None and drafting.accepted and not drafting.reason and detail >= 2:
         parts.append((f"×{drafting.speedup:.1f}", MUTED))
-    if status.ttft_s is not None:
-        words = " to first token" if detail >= 3 else ""
+    if status.ttft_s is not None and detail >= 1:
+        words = " to first token" if detail >= 4 else ""
         parts.append((f"{status.ttft_s:.2f} s{words}", MUTED))
-    gap = "   " if detail else "  "
+    gap = "   " if detail >= 2 else "  "
     return Content.assemble((sign, colour), " ", (word, colour), *_spread(parts, gap))
 
 
@@ -79,7 +79,7 @@ def _right(status: ChatStatus, detail: int) -> Content:
     if status.n_pinned:
         used = f"{status.n_pinned:,} + {max(status.n_context - status.n_pinned, 0):,}"
     text = f"{used} / {status.context_size:,}"
-    if detail == 0:
+    if detail <= 1:
         text = text.replace(" ", "")
     width = METER_WIDTHS[detail]
     if not width:

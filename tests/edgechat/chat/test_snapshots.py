@@ -10,11 +10,15 @@ from typing import Any
 
 import pytest
 
+from edgechat.chat.controller import ChatOptions
+from edgechat.chat.engine import EngineState
 from edgechat.chat.entries import Severity
 from edgechat.chat.events import State
 from edgechat.chat.screens.conversations import when
+from edgechat.engine.process.messages import Evicted, Finished
 from edgechat.errors import EngineCrashedError
 from edgechat.history import HistoryStore, OpenedHistory, Status
+from edgechat.records import FinishReason, SamplingSettings, Speculation, Timings
 
 SIZES = [(80, 24), (120, 40), (60, 20)]
 NOW = 1_767_225_600.0  # 2026-01-01 00:00 UTC
@@ -126,6 +130,45 @@ def test_writing(compare, engine, size) -> None:
         await pilot.press(*"And th", "ctrl+j", *"en")
 
     assert compare(size, prepare)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_window(compare, engine, size) -> None:
+    gone = [Evicted(1, (0, 1), (), n_tokens=900, n_lost=900, n_pinned=900, n_kept=5200)]
+    engine.script = [["Sailors did, long ago."], [*gone, "The **Moon** pulls at the sea."]]
+
+    async def prepare(app: Any, pilot: Any) -> None:
+        await ask(app, "Who knew of tides first?")
+        await ask(app, "Why are there tides?")
+        app.controller._set(n_pinned=900, n_context=5200)
+        await until(lambda: app.screen.query(".unseen"))
+
+    assert compare(size, prepare)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_restarting(compare, engine, size) -> None:
+    async def prepare(app: Any, pilot: Any) -> None:
+        await ask(app, "Why are there tides?")
+        app.controller.engine_state(EngineState.STARTING)
+        app.controller.loading_progress(0.4)
+
+    assert compare(size, prepare)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_details(compare, engine, size) -> None:
+    timings = Timings(0.0, 0.312, 20, 0.3, 30, 0.75, 40.0, 1500)
+    drafts = Speculation(12, 44, 34, 32, 3.67, 1.84, 1.8)
+    engine.script = [["Hi.", Finished(1, FinishReason.STOP, (1,), timings, 9, drafts)]]
+
+    async def prepare(app: Any, pilot: Any) -> None:
+        await ask(app, "Why are there tides?")
+        await pilot.press("f6")
+        await until(lambda: app.screen is not app.chat)
+
+    options = ChatOptions(model="Scripted-1B", sampling=SamplingSettings(seed=7))
+    assert compare(size, prepare, options=options)
 
 
 def test_loading(compare, engine) -> None:

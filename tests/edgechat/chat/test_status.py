@@ -105,7 +105,7 @@ def test_meter(n_pinned: int, n_context: int, cells: tuple[int, int]) -> None:
     [
         (100, "━━━━━━━━━━━━  250 + 500 / 1,000"),
         (70, "  250 + 500 / 1,000"),
-        (60, "  250+500/1,000"),
+        (60, "250+500/1,000"),
     ],
 )
 def test_pinned_and_seen_are_told_apart(width: int, end: str) -> None:
