@@ -479,7 +479,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What speculation gains, by kind of text.")
     parser.add_argument("target", nargs="?", help="a GGUF file; the starter model if none is named")
     parser.add_argument("--draft", help="a GGUF file of the same vocabulary")
-    parser.add_argument("--tokens", type=int, default=160, help="tokens of each answer")
+    parser.add_argument("--tokens", type=int, default=128, help="tokens of each answer")
     parser.add_argument("--rounds", type=int, default=5, help="runs of off, ngram and auto")
     parser.add_argument("--threads", type=int, default=hardware.physical_cores())
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
