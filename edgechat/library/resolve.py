@@ -10,6 +10,7 @@ from edgechat.errors import NotFoundError, UnsupportedError, UsageError
 from edgechat.library.catalog import find
 from edgechat.library.local import OWN, ModelFile, list_models, model_name, models_dir, parts_of
 from edgechat.library.places import Program
+from edgechat.library.repacked import is_packed, repacked
 from edgechat.library.starter import NAME as STARTER
 from edgechat.library.starter import starter_path
 from edgechat.library.usage import record_use
@@ -52,8 +53,14 @@ def resolve(name: str | None, models: Sequence[ModelFile] | None = None) -> Path
 
 
 def resolve_to_load(name: str | None) -> Path:
-    """As `resolve`; the model's last use is now."""
-    path = resolve(name)
+    """As `resolve`; the model's last use is now. The folder of a GPTQ, AWQ or INT8 checkpoint is a model too,
+    by the GGUF file that is made of it.
+
+    Raises:
+        UnsupportedError: that can't be made.
+    """
+    folder = Path(name or "").expanduser()
+    path = repacked(folder) if name and folder.is_dir() and is_packed(folder) else resolve(name)
     record_use(path)
     return path
 
