@@ -139,10 +139,8 @@ def _allow_network() -> None:
 def run() -> NoReturn:
     """Run the command line on the process's own arguments, and end.
 
-    While a command runs, Ctrl-C is an exception, so that it can clean up; afterwards it ends all at once.
+    While a command runs, Ctrl-C is an exception, so that it can clean up; afterwards it is ending anyway.
     """
-    from edgechat.__main__ import leave
-
     before = signal.getsignal(signal.SIGINT)
     code: int = ExitCode.INTERRUPTED
     with contextlib.suppress(KeyboardInterrupt):  # between the lines of ours
@@ -151,5 +149,5 @@ def run() -> NoReturn:
         code = main(sys.argv[1:])
     with contextlib.suppress(KeyboardInterrupt):
         if before is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, leave)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)

@@ -1,14 +1,20 @@
 """`edgechat ask`: one answer, for pipes and scripts."""
 
+import shlex
 import stat
 import sys
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from edgechat.cli.options import DraftOption, KVTypeOption
 from edgechat.engine.process.spawn import spawn_host
-from edgechat.errors import UsageError
+from edgechat.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 app = typer.Typer()
 
@@ -56,40 +62,82 @@ def ask(
     One word is the prompt, for the starter model; of two, the first names the model, by its path or its name.
     """
     words = words or []
-    check_words(words, system=system, raw=raw)
-    host = spawn_host()  # it imports llama.cpp while we read on
+    with failing_as_json(as_json):
+        check_words(words, system=system, raw=raw)
+        host = spawn_host()  # it imports llama.cpp while we read on
     try:
-        from edgechat import settings
-        from edgechat.cli.asking import Asking, run
-        from edgechat.library.resolve import resolve_to_load
+        with failing_as_json(as_json):
+            from edgechat import settings
+            from edgechat.cli.asking import Asking, run
+            from edgechat.library.local import shown_name
 
-        config = settings.load()
-        model, given = (words[0], words[1]) if len(words) == 2 else ("", words[0] if words else "-")
-        asking = Asking(
-            load=config.engine.load(
-                resolve_to_load(model or config.chat.model),
-                n_ctx=ctx,
-                n_threads=threads,
-                kv_type=kv_type,
-                draft=draft,
-                n_sequences=1,
-            ),
-            sampling=config.sampling.settings(
-                temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
-            ),
-            prompt=read_prompt(given),
-            system=system or "",
-            raw=raw,
-            max_tokens=config.sampling.max_tokens if max_tokens is None else max_tokens,
-            stop=tuple(stop or ()),
-            overflow=overflow,
-            as_json=as_json,
-            quiet=quiet,
-        )
+            config = settings.load()
+            path = find_model(words, config.chat.model)
+            prompt = read_prompt(words[-1] if words else "-")
+            asking = Asking(
+                load=config.engine.load(
+                    path,
+                    n_ctx=ctx,
+                    n_threads=threads,
+                    kv_type=kv_type,
+                    draft=draft,
+                    n_sequences=1,
+                ),
+                sampling=config.sampling.settings(
+                    temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
+                ),
+                prompt=prompt,
+                model=shown_name(path),
+                system=system or "",
+                raw=raw,
+                max_tokens=config.sampling.max_tokens if max_tokens is None else max_tokens,
+                stop=tuple(stop or ()),
+                overflow=overflow,
+                as_json=as_json,
+                quiet=quiet,
+            )
         code = run(asking, host)
     finally:
         host.discard()
     raise typer.Exit(code)
+
+
+@contextmanager
+def failing_as_json(as_json: bool) -> Iterator[None]:
+    """Before there is anything of an answer: print the object that tells of an error, if that was asked."""
+    try:
+        yield
+    except Exception as error:
+        if as_json:
+            from edgechat.cli.asking import Result, print_failure
+
+            print_failure(error, Result())
+        raise
+
+
+def find_model(words: list[str], usual: str) -> "Path":
+    """The file of the model that is asked, and that its last use is now.
+
+    Args:
+        words: of the command line; the first of two names the model.
+        usual: what the settings name.
+
+    Raises:
+        EdgechatError: there is no such model, or several.
+    """
+    from edgechat.library.resolve import resolve_to_load
+
+    if len(words) != 2:
+        return resolve_to_load(usual)
+    try:
+        return resolve_to_load(words[0])
+    except NotFoundError as error:
+        if len(words[0]) > 40 or set("/.:\\") & set(words[0]):  # hardly a word of a prompt
+            raise
+        prompt = shlex.quote(" ".join(words)[:60])
+        raise NotFoundError(
+            f"{error}; if both words are the prompt, put it in quotes, as in: edgechat ask {prompt}"
+        ) from error
 
 
 def check_words(words: list[str], *, system: str | None, raw: bool) -> None:

@@ -9,12 +9,12 @@ from typing import Literal
 
 import msgspec
 
-from edgechat.cli import output
+from edgechat.cli import failures, output
 from edgechat.engine.process.answer import Answer
 from edgechat.engine.process.client import EngineClient, error_from_code
 from edgechat.engine.process.messages import Delta, Evicted, Finished, Generate, Note, Prefilled, Refused
 from edgechat.engine.process.spawn import HostProcess
-from edgechat.errors import ExitCode
+from edgechat.errors import ExitCode, from_exception
 from edgechat.records import FinishReason, LoadSettings, SamplingSettings, Speculation, Timings
 from models.chat import ChatMessage
 
@@ -31,6 +31,8 @@ class Asking:
     """What was asked, and how to print the answer."""
 
     load: LoadSettings
+    model: str
+    """What the person calls the model."""
     sampling: SamplingSettings
     prompt: str
     system: str = ""
@@ -52,6 +54,7 @@ class Asking:
             stop=self.stop,
             max_tokens=self.max_tokens,
             overflow=self.overflow,
+            complete=True,
         )
 
 
@@ -68,6 +71,14 @@ class Unseen(msgspec.Struct, frozen=True):
     context_tokens: int
 
 
+class Failure(msgspec.Struct, frozen=True):
+    """What went wrong."""
+
+    code: int
+    """The exit code."""
+    message: str
+
+
 class Result(msgspec.Struct):
     """What `--json` prints."""
 
@@ -77,11 +88,16 @@ class Result(msgspec.Struct):
     finish_reason: FinishReason = FinishReason.CANCELLED
     timings: Timings = NO_TIMINGS
     model: str = ""
+    """As `edgechat models ls` names it."""
+    title: str = ""
+    """What the model calls itself."""
     notes: list[str] = []
     window: Unseen | None = None
     """None where the model saw all."""
     speculation: Speculation | None = None
     """What drafting did; None where nothing was to be drafted."""
+    error: Failure | None = None
+    """Why the answer is not whole, or why there is none."""
 
 
 class Turn:
@@ -90,9 +106,11 @@ class Turn:
     def __init__(self, asking: Asking) -> None:
         """Nothing is asked yet."""
         self.asking = asking
-        self.result = Result(model=asking.load.path)
+        self.result = Result(model=asking.model)
         self.answer: Answer | None = None
         self.interrupted = False
+        self.heard = False
+        """Whether the engine has said anything of the answer."""
         self.status = output.Status(sys.stderr.isatty() and not asking.quiet and not asking.as_json)
 
     async def run(self, host: HostProcess) -> None:
@@ -107,7 +125,7 @@ class Turn:
             self.status.clear()
             raise
         try:
-            self.result.model = client.info.name
+            self.result.title = client.info.name
             self.result.timings = msgspec.structs.replace(NO_TIMINGS, load_s=client.load_s)
             for text in client.notes:
                 self.note(text)
@@ -115,6 +133,7 @@ class Turn:
             if self.interrupted:
                 return
             async for event in self.answer:
+                self.heard = True
                 match event:
                     case Prefilled():
                         self.status.show(f"reading {event.done} of {event.total} tokens")
@@ -129,9 +148,12 @@ class Turn:
                     case Finished():
                         self.finish(event, client.load_s)
                     case Refused():
-                        raise error_from_code(event.code, event.error)
+                        advice = ", or have its middle cut (--overflow window)" if event.too_long else ""
+                        raise error_from_code(event.code, event.error + advice)
         finally:
             self.status.clear()
+            if self.interrupted and not self.heard:  # it may be in the middle of something long
+                host.process.kill()
             await client.close()
 
     def write(self, text: str) -> None:
@@ -161,7 +183,7 @@ class Turn:
             output.json_object(self.result)
             return
         self.end_line()
-        if sys.stderr.isatty() and not self.asking.quiet and self.result.tokens:
+        if not self.asking.quiet and self.result.tokens:
             output.note(statistics(self.result))
 
     def end_line(self) -> None:
@@ -201,12 +223,24 @@ def run(asking: Asking, host: HostProcess) -> int:
     turn = Turn(asking)
     try:
         asyncio.run(_interruptible(turn, host))
-    except Exception:
+    except Exception as error:
         with contextlib.suppress(BrokenPipeError):
             turn.end_line()
+            if asking.as_json:
+                print_failure(error, turn.result)
         raise
     turn.end()
     return ExitCode.INTERRUPTED if turn.interrupted else ExitCode.DONE
+
+
+def print_failure(error: Exception, result: Result) -> None:
+    """Print, as `--json` does, what there is beside an error."""
+    if isinstance(error, BrokenPipeError):
+        return
+    ours = from_exception(error)
+    code, text = (ExitCode.BUG, repr(error)) if ours is None else (ours.code, failures.told(ours))
+    result.error = Failure(int(code), output.brief(text))
+    output.json_object(result)
 
 
 async def _interruptible(turn: Turn, host: HostProcess) -> None:
@@ -215,7 +249,7 @@ async def _interruptible(turn: Turn, host: HostProcess) -> None:
     running = asyncio.create_task(turn.run(host))
 
     def interrupt() -> None:
-        if turn.interrupted or turn.answer is None:
+        if turn.interrupted or turn.answer is None or not turn.heard:
             running.cancel()
         else:
             turn.answer.cancel()

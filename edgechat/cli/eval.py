@@ -24,6 +24,8 @@ app = typer.Typer(rich_markup_mode=None)
 
 MAX_TEXT_BYTES = 32 * 2**20
 DEFAULT_WINDOW = 512
+LEAST_CONTEXT = 256
+"""llama.cpp makes no smaller one; windows may be."""
 
 OnWindow = Callable[[Scored], None]
 
@@ -32,6 +34,7 @@ class Evaluation(msgspec.Struct, frozen=True):
     """What `--json` prints."""
 
     model: str
+    """As `edgechat models ls` names it."""
     perplexity: float
     stderr: float
     """Standard error of the perplexity."""
@@ -43,6 +46,8 @@ class Evaluation(msgspec.Struct, frozen=True):
     """Tokens of a window."""
     seconds: float
     """The scoring, without loading the model."""
+    title: str = ""
+    """What the model calls itself."""
 
 
 @app.command(
@@ -83,15 +88,23 @@ def evaluate(
     host = spawn_host()
     try:
         from edgechat import settings
+        from edgechat.library.local import shown_name
         from edgechat.library.resolve import resolve_to_load
 
+        path = resolve_to_load(model)
         load = settings.load().engine.load(
-            resolve_to_load(model), n_ctx=ctx, n_threads=threads, kv_type=kv_type, n_sequences=1, draft="off"
+            path,
+            n_ctx=max(ctx, LEAST_CONTEXT),
+            n_threads=threads,
+            kv_type=kv_type,
+            n_sequences=1,
+            draft="off",
         )
         with _progress(shown=not quiet and sys.stderr.isatty()) as on_window:
             result, notes = asyncio.run(_score(load, host, content, ctx, on_window))
     finally:
         host.discard()
+    result = msgspec.structs.replace(result, model=shown_name(path))
     if not quiet:
         for line in notes:
             note(line)
@@ -162,6 +175,7 @@ async def _score(
         total = sum(windows, Perplexity())
         result = Evaluation(
             model=client.info.name,
+            title=client.info.name,
             perplexity=total.value,
             stderr=total.standard_error,
             tokens=total.n_tokens,

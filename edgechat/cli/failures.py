@@ -45,8 +45,14 @@ def _verdict(error: BaseException) -> tuple[int, str]:
     if isinstance(error, TyperException):
         return ExitCode.USAGE, _usage(error)
     if isinstance(error, Exception) and (ours := errors.from_exception(error)) is not None:
-        return ours.code, str(ours)
+        return ours.code, told(ours)
     return ExitCode.BUG, f"a bug of edgechat: {type(error).__name__}: {error}. {_write_trace(error)}"
+
+
+def told(error: errors.EdgechatError) -> str:
+    """What an error says, with what to do about it where that is apart."""
+    advice = getattr(error, "advice", "")
+    return f"{error}: {advice}" if advice else str(error)
 
 
 def _usage(error: TyperException) -> str:

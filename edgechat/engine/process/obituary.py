@@ -27,6 +27,8 @@ class EngineDied(EngineCrashedError):
 
     hopeless = False
     """It would die of the same again, whatever is asked of it."""
+    advice = ""
+    """What to do, for one who is not told in the message, and for whom no other engine is started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,10 @@ def obituary(death: Death) -> EngineDied:
     """What everyone is told who waits for the engine."""
     error = EngineDied(describe(death))
     error.hopeless = death.returncode == -signal.SIGILL
+    if death.returncode == -signal.SIGKILL and not death.oom_kill and not death.hung:
+        error.advice = f"try again; if memory is short, {_MEMORY}"
+    elif death.returncode in (-signal.SIGTERM, -signal.SIGHUP):
+        error.advice = "try again"
     return error
 
 

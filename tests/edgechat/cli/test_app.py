@@ -190,7 +190,6 @@ def test_a_message_never_repeats_kilobytes(text, shown):
 
 @pytest.mark.parametrize("closed", [{0}, {1}, {2}, {0, 1, 2}])
 def test_a_closed_stream_is_one_that_leads_nowhere(closed):
-    redirections = " ".join(f"{number}>&-" for number in closed)
     done = subprocess.run(
         [
             "/bin/sh",

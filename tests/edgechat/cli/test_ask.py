@@ -1,6 +1,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,10 @@ def edgechat(*arguments, **options):
 
 def test_the_answer_is_on_stdout_and_nothing_else_anywhere(model, capfd):
     assert main(["ask", model, "print NATIVE;say Grüße", "-t", "0"]) == 0
+    out, err = capfd.readouterr()
+    assert out == "Grüße\n"
+    assert re.fullmatch(r"\[model: 7 tokens, .* tokens/s, .* loaded in .* s\]\n", err)  # in a file as well
+    assert main(["ask", model, "say Grüße", "-t", "0", "--quiet"]) == 0
     assert capfd.readouterr() == ("Grüße\n", "")
 
 
@@ -83,11 +88,14 @@ def test_json_is_one_object(model, capfd):
         "notes",
         "window",
         "speculation",
+        "title",
+        "error",
     }
+    assert (result["title"], result["error"]) == ("scripted", None)
     assert result["text"] == "hello"
     assert bytes(result["tokens"]) == b"hello"
     assert result["finish_reason"] == "stop"
-    assert result["model"] == "scripted"
+    assert result["model"] == "model"
     assert result["notes"] == []
     times = result["timings"]
     assert times.keys() >= {
@@ -174,7 +182,7 @@ def test_a_pipe_of_no_text_does_not_hurt(piped, model, capfd):
         (["--ctx", "99999999999", "x"], 2, "--ctx"),
         (["--seed", str(2**64), "x"], 2, "seed of 18446744073709551616"),
         (["./absent.gguf", "x"], 3, "absent.gguf"),
-        (["x" * 100, "--ctx", "64"], 2, "context holds 64"),
+        (["x" * 100, "--ctx", "64"], 2, "in the context of 64 there is room"),
     ],
 )
 def test_what_cannot_be_is_one_line(arguments, code, says, capfd, starter):
@@ -222,7 +230,10 @@ def test_an_engine_that_dies_leaves_what_was_printed_and_one_line(model, capfd):
     assert out.endswith("\n")
     assert "0 1 2 3 4 5 ".startswith(out.removesuffix("\n"))
     assert len(out) > 1
-    assert err == "edgechat: the engine was killed (SIGKILL)\n"
+    assert err == (
+        "edgechat: the engine was killed (SIGKILL): try again; if memory is short, "
+        "choose a smaller model or a smaller --ctx, or close other programs\n"
+    )
 
 
 def test_a_base_models_note_is_on_stderr_and_in_json(tmp_path, capfd):
@@ -232,7 +243,12 @@ def test_a_base_models_note_is_on_stderr_and_in_json(tmp_path, capfd):
     assert main(["ask", str(base), "hi", *short]) == 0
     out, err = capfd.readouterr()
     assert out
-    assert err.count("base model") == err.count("\n") == 1
+    assert out == "hh\n"  # as what it continues begins: with the prompt, and not with a transcript's "User"
+    assert err.count("base model") == 1
+    assert "continues your text as it is" in err
+    assert main(["ask", str(base), "hi", "--system", "be kind", *short]) == 0
+    out, err = capfd.readouterr()
+    assert "continues a transcript" in err
     assert main(["ask", str(base), "hi", *short, "--quiet"]) == 0
     assert capfd.readouterr().err == ""
     assert main(["ask", str(base), "hi", *short, "--json"]) == 0
@@ -240,7 +256,9 @@ def test_a_base_models_note_is_on_stderr_and_in_json(tmp_path, capfd):
     assert err == ""
     assert "base model" in json.loads(out)["notes"][0]
     assert main(["ask", str(base), "say hi=>", "--raw", *short]) == 0
-    assert capfd.readouterr() == ("hi\n", "")
+    out, err = capfd.readouterr()
+    assert out == "hi\n"
+    assert "base model" not in err
 
 
 def test_head_has_enough(model):
@@ -256,7 +274,6 @@ def test_head_has_enough(model):
 def test_control_characters_stay_in_a_pipe(model):
     done = edgechat("ask", model, "say a\x1b[31mb", "-t", "0")
     assert done.stdout == b"a\x1b[31mb\n"
-    assert done.stderr == b""
 
 
 HYGIENE = """
@@ -270,7 +287,7 @@ print(code, sorted(heavy & set(sys.modules)), file=sys.stderr)
 
 def test_the_parent_of_the_engine_imports_nothing_heavy(model):
     done = subprocess.run(
-        [sys.executable, "-c", HYGIENE, "ask", model, "say hi", "-t", "0"],
+        [sys.executable, "-c", HYGIENE, "ask", model, "say hi", "-t", "0", "-q"],
         capture_output=True, text=True, check=True, timeout=120, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert done.stdout == "hi\n"
@@ -298,3 +315,46 @@ def test_an_answer_longer_than_the_context(model, capfd):
     assert len(result["tokens"]) == 400
     assert result["window"]["cut"] == [1]
     assert result["window"]["context_tokens"] <= 256
+
+
+def test_json_tells_of_an_error_too(model, tmp_path, capfd):
+    for words, code, says in (
+        (["ask", "nosuch", "hi"], 3, "no model named 'nosuch'"),
+        (["ask", model, "x" * 400, "--ctx", "256"], 2, "too long"),
+        (["ask", "a", "b", "c"], 2, "put the prompt in quotes"),
+    ):
+        assert main([*words, "--json"]) == code
+        out, err = capfd.readouterr()
+        result = json.loads(out)
+        assert result["error"]["code"] == code
+        assert says in result["error"]["message"]
+        assert err == f"edgechat: {result['error']['message']}\n"
+
+
+def test_json_has_what_there_was_when_the_engine_died(model, capfd):
+    assert main(["ask", model, "slow 0.1;die SIGKILL at 12;count 99", "-t", "0", "--json"]) == 8
+    result = json.loads(capfd.readouterr().out)
+    assert result["text"].startswith("0 1 ")
+    assert result["model"] == "model"
+    assert result["error"]["code"] == 8
+    assert "was killed (SIGKILL)" in result["error"]["message"]
+
+
+def test_two_words_that_name_no_model_may_be_the_prompt(capfd):
+    assert main(["ask", "hello", "world"]) == 3
+    err = capfd.readouterr().err
+    assert err.count("\n") == 1
+    assert "if both words are the prompt, put it in quotes, as in: edgechat ask 'hello world'" in err
+    assert main(["ask", "./hello.gguf", "world"]) == 3
+    assert "quotes" not in capfd.readouterr().err
+
+
+def test_what_no_context_could_hold_is_refused_before_it_is_tokenized(model, piped, capfd):
+    piped(b"a" * 1_000_000)
+    assert main(["ask", model, "-"]) == 2
+    err = capfd.readouterr().err
+    # The scripted vocabulary's longest token is the mark of 13 bytes: 76,924 tokens at least.
+    assert err == (
+        "edgechat: the prompt of 1,000,000 bytes is far too long: it has 76,924 tokens at least, and the "
+        "context holds 8,192: give a part of it, or have its middle cut (--overflow window)\n"
+    )

@@ -20,7 +20,7 @@ def ask(*arguments):
 
 def test_it_knows_the_capital_of_france(capfd):
     assert ask("The capital of France is", "--raw", "--max-tokens", "2") == 0
-    assert capfd.readouterr() == (" Paris.\n", "")
+    assert capfd.readouterr().out == " Paris.\n"
 
 
 def test_it_answers_in_its_chat_format(capfd):

@@ -102,7 +102,7 @@ def test_the_answer_and_its_statistics(terminal, model):
     assert screen.end() == 0
     lines = screen.seen.decode().replace("\r\n", "\n").splitlines()
     assert lines[-2].endswith("hello")
-    assert re.search(r"\[scripted: 5 tokens, .* tokens/s, first after .* s, .*loaded in .* s\]", lines[-1])
+    assert re.search(r"\[model: 5 tokens, .* tokens/s, first after .* s, .*loaded in .* s\]", lines[-1])
 
 
 def test_quiet_is_the_answer_alone(terminal, model):
@@ -124,7 +124,7 @@ def test_ctrl_c_ends_with_130_and_keeps_what_was_printed(terminal, model):
     screen.type(b"\x03")
     assert screen.end() == 130
     assert b"Traceback" not in screen.seen
-    assert re.search(rb"0 1 2 3 [\d \^C]*\r\n\[scripted: .*interrupted\]\r\n$", screen.seen)
+    assert re.search(rb"0 1 2 3 [\d \^C]*\r\n\[model: .*interrupted\]\r\n$", screen.seen)
     assert engines
     assert not any(psutil.pid_exists(pid) for pid in engines)
 

@@ -33,7 +33,7 @@ def test_a_text_that_is_foretold_has_perplexity_one(
 ) -> None:
     assert main(["eval", model, "--text", text_file(tmp_path, "a" * 70), "--ctx", "16"]) == 0
     out, err = capfd.readouterr()
-    assert out.startswith("perplexity 1.0000 ± 0.0000  (scripted, 28 tokens in windows of 16, ")
+    assert out.startswith("perplexity 1.0000 ± 0.0000  (model, 28 tokens in windows of 16, ")
     assert out.count("\n") == 1
     assert err == ""
 
@@ -50,7 +50,7 @@ def test_json_is_one_object(model: str, tmp_path: Path, capfd: pytest.CaptureFix
     deviation = math.sqrt(sum((loss - mean) ** 2 for loss in losses) / 27)
     assert result.pop("perplexity") == pytest.approx(math.exp(mean))
     assert result.pop("stderr") == pytest.approx(math.exp(mean) * deviation / math.sqrt(28))
-    assert result == {"model": "scripted", "tokens": 28, "text_tokens": 70, "n_ctx": 16}
+    assert result == {"model": "model", "title": "scripted", "tokens": 28, "text_tokens": 70, "n_ctx": 16}
 
 
 def test_the_default_is_our_own_text(model: str, capfd: pytest.CaptureFixture[str]) -> None:

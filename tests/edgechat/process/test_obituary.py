@@ -36,6 +36,9 @@ def test_a_kill_for_memory_says_what_to_do(log):
 
 def test_any_other_kill(log):
     assert describe(Death(-signal.SIGKILL, log)) == "the engine was killed (SIGKILL)"
+    assert obituary(Death(-signal.SIGKILL, log)).advice.startswith("try again; if memory is short, choose a ")
+    assert obituary(Death(-signal.SIGTERM, log)).advice == "try again"
+    assert obituary(Death(-signal.SIGKILL, log, oom_kill=True)).advice == ""
 
 
 def test_another_processors_instructions(log):
