@@ -1,5 +1,6 @@
 """All that a person can make the chat do: the keys, the command palette and the typed commands."""
 
+import re
 from dataclasses import dataclass
 
 from textual.binding import Binding
@@ -84,3 +85,8 @@ def typed_action(text: str) -> Action | None:
     """The action that a text in the prompt names; None where it is a question like any other."""
     word = text.strip().lower()
     return next((action for action in ACTIONS if word in action.typed), None)
+
+
+def is_unknown_command(text: str) -> bool:
+    """Whether a text looks like a command and is none; a path or a space before it make it a question."""
+    return re.fullmatch(r"/[a-z][a-z-]*\s*", text) is not None and typed_action(text) is None

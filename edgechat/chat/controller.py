@@ -47,7 +47,7 @@ from edgechat.engine.process.messages import (
     Prefilled,
     Refused,
 )
-from edgechat.errors import EdgechatError
+from edgechat.errors import EdgechatError, EngineCrashedError
 from edgechat.history import Conversation, ConversationGone, HistoryStore, Status
 from edgechat.records import FinishReason, ModelInfo, SamplingSettings
 
@@ -286,6 +286,9 @@ class ChatController:
             trouble = answer.refusal
         except asyncio.CancelledError:
             answer.status = Status.STOPPED
+        except EngineCrashedError as error:
+            kept = "Your question" if answer.entry is None else "What there is of the answer"
+            trouble = f"{error}. {kept} is kept: Ctrl+R asks again."
         except EdgechatError as error:
             trouble = str(error)
         except Exception as error:  # a bug must cost one answer, not the conversation

@@ -45,11 +45,12 @@ def chat(
 ) -> None:
     """Talk to a model in the terminal."""
     import asyncio
+    import contextlib
     import sys
 
     from edgechat import paths, settings
     from edgechat.engine.process.state_files import states_dir
-    from edgechat.errors import UsageError
+    from edgechat.errors import EdgechatError, UsageError
     from edgechat.history import open_history
     from edgechat.library.local import model_name
     from edgechat.library.resolve import resolve_to_load
@@ -63,7 +64,18 @@ def chat(
         raise UsageError("--continue and --resume: give one of them")
 
     config = settings.load()
-    path = resolve_to_load(config.chat.model if model is None else model)
+    history = open_history(paths.data_dir() / "history.db")
+    going_on = None
+    if go_on:
+        going_on = history.store.latest()
+    elif resume is not None:
+        going_on = history.store.get(resume)  # raises where there is none, before the app opens
+    path = None
+    if model is None and going_on is not None and going_on.model:
+        with contextlib.suppress(EdgechatError):  # it is gone: the chat says which one answers instead
+            path = resolve_to_load(going_on.model)
+    if path is None:
+        path = resolve_to_load(config.chat.model if model is None else model)
     verify_gguf(path)  # what is wrong with the file is told in the shell, before the app opens
     load = config.engine.load(
         path,
@@ -79,13 +91,6 @@ def chat(
     sampling = config.sampling.settings(
         temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed
     )
-    history = open_history(paths.data_dir() / "history.db")
-    number = resume
-    if go_on:
-        latest = history.store.latest()
-        number = latest.id if latest is not None else None
-    elif number is not None:
-        history.store.get(number)  # raises where there is none, before the app opens
 
     from edgechat.chat.app import ChatSetup, run_chat
     from edgechat.chat.appearance import NAMES, ThemeMemory
@@ -113,6 +118,6 @@ def chat(
             max_tokens=config.sampling.max_tokens if max_tokens is None else max_tokens,
         ),
         theme=memory,
-        resume=number,
+        resume=None if going_on is None else going_on.id,
     )
     raise typer.Exit(asyncio.run(run_chat(setup)))

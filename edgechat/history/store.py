@@ -88,7 +88,9 @@ class HistoryStore:
                 f"SELECT {_CONVERSATION} FROM conversations c WHERE c.id = ?", (conversation_id,)
             ).fetchone()
         if row is None:
-            raise ConversationGone(f"no conversation {conversation_id}: it was deleted")
+            raise ConversationGone(
+                f"there is no conversation {conversation_id} (any more): Ctrl+O in the chat lists all"
+            )
         return Conversation(*row)
 
     def latest(self) -> Conversation | None:

@@ -14,7 +14,7 @@ from textual.screen import Screen
 from textual.widget import MountError
 from textual.widgets import Markdown, Static
 
-from edgechat.chat.actions import ACTIONS, typed_action
+from edgechat.chat.actions import ACTIONS, is_unknown_command, typed_action
 from edgechat.chat.appearance import DARK, LIGHT
 from edgechat.chat.controller import ChatController
 from edgechat.chat.events import ChatEvent, ChatStatus, GivenBack, Grew, State, StatusChanged
@@ -178,6 +178,14 @@ class ChatScreen(Screen[None]):
         action = typed_action(event.text)
         if action is not None:
             await self.run_action(action.name)
+        elif is_unknown_command(event.text):
+            self.prompt.area.give_back(event.text)
+            self.app.notify(
+                f"There is no command {event.text.strip()}. F1 lists them; after a space it is sent.",
+                severity="warning",
+                timeout=5,
+                markup=False,
+            )
         elif not self.controller.send(event.text):
             self.prompt.area.give_back(event.text)
             self.app.notify("Still answering. Esc stops it; what you typed stays.", timeout=3)

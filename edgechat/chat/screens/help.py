@@ -18,6 +18,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("Enter", "send"),
             ("Ctrl+J", "new line; also Shift+Enter, where the terminal tells it from Enter"),
             ("Up, Down", "earlier questions, from the first and last line"),
+            ("Ctrl+U", "empty the prompt; Ctrl+Z brings it back"),
             ("Esc", "stop the answer"),
             ("Ctrl+R", "answer again"),
             ("F4", "edit the last question"),

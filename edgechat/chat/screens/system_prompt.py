@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
@@ -11,6 +11,17 @@ from textual.widgets import Button, Static, TextArea
 
 from edgechat.chat.screens.dialog import Dialog
 from edgechat.chat.styles import KEY
+from edgechat.chat.widgets.prompt import NEW_LINE_KEYS
+
+
+class SystemPromptArea(TextArea):
+    """The same keys begin a new line as in the prompt."""
+
+    async def _on_key(self, event: events.Key) -> None:
+        if event.key in NEW_LINE_KEYS:
+            event.stop()
+            event.prevent_default()
+            self._replace_via_keyboard("\n", *self.selection)
 
 
 class SystemPromptScreen(Dialog[str]):
@@ -33,7 +44,7 @@ class SystemPromptScreen(Dialog[str]):
                 Content("Tells the model how to behave, from the next question of this conversation on."),
                 classes="dialog--note",
             )
-            yield TextArea(
+            yield SystemPromptArea(
                 self._text,
                 id="system-prompt-text",
                 soft_wrap=True,

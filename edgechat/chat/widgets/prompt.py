@@ -54,6 +54,7 @@ class PromptArea(TextArea):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "up", "Earlier question", show=False, id="prompt.older"),
         Binding("down", "down", "Later question", show=False, id="prompt.newer"),
+        Binding("ctrl+u", "empty", "Empty the prompt", show=False, id="prompt.empty"),
     ]
 
     class Sent(Message):
@@ -103,6 +104,10 @@ class PromptArea(TextArea):
         """Replace the text, in a way that can be undone, with the cursor at its end."""
         self.replace(text, (0, 0), self.document.end)
         self.move_cursor(self.document.end)
+
+    def action_empty(self) -> None:
+        """Delete all that is typed; Ctrl+Z brings it back."""
+        self.fill("")
 
     def action_up(self) -> None:
         """Up a line; from the first line on, to the question before."""

@@ -423,6 +423,8 @@ async def test_the_palette_has_every_action(make_app, engine, wait_until) -> Non
         ("/edit", lambda app: app.chat.prompt.area.text == "Hello"),
         ("/again", lambda app: len(app.controller.entries) == 2),
         ("/delete", lambda app: isinstance(app.screen, ConfirmScreen)),
+        ("/nosuch", lambda app: any("/nosuch" in toast.message for toast in app._notifications)),
+        (" /nosuch", lambda app: " /nosuch" in said(app)),
         ("/usr/bin is what?", lambda app: "/usr/bin is what?" in said(app)),
     ],
 )
@@ -503,3 +505,24 @@ async def test_search_field_has_the_focus(make_app, wait_until) -> None:
     async with app.run_test() as pilot:
         await pilot.press("ctrl+o")
         await wait_until(lambda: isinstance(app.focused, Input))
+
+
+async def test_emptying_the_prompt(make_app, engine, wait_until) -> None:
+    app = make_app()
+    async with app.run_test() as pilot:
+        await typed(pilot, "one\ntwo")
+        await pilot.press("ctrl+u")
+        assert app.chat.prompt.area.text == ""
+        await pilot.press("ctrl+z")
+        assert app.chat.prompt.area.text == "one\ntwo"
+
+
+@pytest.mark.parametrize("key", ["enter", "ctrl+j", "alt+enter", "shift+enter"])
+async def test_new_lines_in_the_system_prompt(make_app, engine, wait_until, key: str) -> None:
+    app = make_app()
+    async with app.run_test() as pilot:
+        await ready(app, wait_until)
+        await pilot.press("f2")
+        await wait_until(lambda: isinstance(app.screen, SystemPromptScreen))
+        await pilot.press("a", key, "b", "ctrl+s")
+        await wait_until(lambda: app.controller.system_prompt == "a\nb")
