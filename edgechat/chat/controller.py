@@ -72,6 +72,8 @@ class ChatOptions:
 
     model: str
     """The model's name, as the person knows it; the one in the file may be anything."""
+    model_path: str = ""
+    """Its file, by which a conversation finds it again."""
     system_prompt: str = ""
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     max_tokens: int = 0
@@ -112,7 +114,7 @@ class ChatController:
         """Why there is no model; None where there is one, or it is still being loaded."""
         self._listener = listener
         self._clock = clock
-        self._recorder = Recorder(store, lambda text: self.notice(text, Severity.WARNING))
+        self._recorder = Recorder(store, lambda text: self.notice(text, Severity.WARNING), options.model_path)
         self._keys = itertools.count(1)
         self._loading: asyncio.Task[None] | None = None
         self._turn: asyncio.Task[None] | None = None

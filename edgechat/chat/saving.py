@@ -22,8 +22,9 @@ class Recorder:
     saved anew. Where nothing can be saved, the chat goes on and `on_trouble` hears of it, once.
     """
 
-    def __init__(self, store: HistoryStore, on_trouble: Callable[[str], None]) -> None:
+    def __init__(self, store: HistoryStore, on_trouble: Callable[[str], None], model_path: str = "") -> None:
         self.store = store
+        self._model_path = model_path
         self.conversation: Conversation | None = None
         self._on_trouble = on_trouble
         self._troubled = False
@@ -67,7 +68,9 @@ class Recorder:
                 with contextlib.suppress(ConversationGone):
                     return [self._insert(self.conversation, entry)]
             everything = [e for e in (*before, entry) if e.kind is not Kind.NOTICE]
-            self.conversation = self.store.create(title_of(everything[0].text), model, system_prompt)
+            self.conversation = self.store.create(
+                title_of(everything[0].text), model, system_prompt, model_path=self._model_path
+            )
             self._claims.claim(self.conversation.id)
             return [self._insert(self.conversation, e) for e in everything]
         except HistoryError as error:

@@ -71,9 +71,11 @@ def chat(
     elif resume is not None:
         going_on = history.store.get(resume)  # raises where there is none, before the app opens
     path = None
-    if model is None and going_on is not None and going_on.model:
+    known = () if model is not None or going_on is None else (going_on.model_path, going_on.model)
+    for name in filter(None, known):
         with contextlib.suppress(EdgechatError):  # it is gone: the chat says which one answers instead
-            path = resolve_to_load(going_on.model)
+            path = resolve_to_load(name)
+            break
     if path is None:
         path = resolve_to_load(config.chat.model if model is None else model)
     verify_gguf(path)  # what is wrong with the file is told in the shell, before the app opens
@@ -113,6 +115,7 @@ def chat(
         history=history,
         options=ChatOptions(
             model=model_name(path),
+            model_path=str(path),
             system_prompt=config.chat.system_prompt if system is None else system,
             sampling=sampling,
             max_tokens=config.sampling.max_tokens if max_tokens is None else max_tokens,

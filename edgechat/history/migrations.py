@@ -48,9 +48,15 @@ def m002_window_and_receipts(db: sqlite3.Connection) -> None:
     db.execute("ALTER TABLE messages ADD COLUMN receipt TEXT")
 
 
+def m003_model_path(db: sqlite3.Connection) -> None:
+    """Where a conversation's model lies, so that it can be gone on with."""
+    db.execute("ALTER TABLE conversations ADD COLUMN model_path TEXT NOT NULL DEFAULT ''")
+
+
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     m001_conversations,
     m002_window_and_receipts,
+    m003_model_path,
 )
 
 

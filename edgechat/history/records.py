@@ -67,6 +67,8 @@ class Conversation(msgspec.Struct, frozen=True):
     n_messages: int = 0
     unseen_until: int = 0
     """Number of the last message that the model no longer sees; 0 where it sees all."""
+    model_path: str = ""
+    """The model's file; "" in conversations that an older edgechat began."""
 
 
 class Found(msgspec.Struct, frozen=True):

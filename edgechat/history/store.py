@@ -25,7 +25,7 @@ CHECKED_SIZE = 32 * 2**20
 _CONVERSATION = """
     c.id, c.title, c.model, c.system_prompt, c.created, c.updated,
     (SELECT count(*) FROM messages WHERE conversation_id = c.id AND NOT superseded),
-    c.unseen_until
+    c.unseen_until, c.model_path
 """
 _MESSAGE = "id, conversation_id, role, content, status, model, created, n_tokens, n_context, timings, receipt"
 
@@ -65,17 +65,19 @@ class HistoryStore:
 
     # --- conversations
 
-    def create(self, title: str, model: str, system_prompt: str) -> Conversation:
+    def create(self, title: str, model: str, system_prompt: str, *, model_path: str = "") -> Conversation:
         """A new conversation, without messages."""
         now = self._clock()
         with self._transaction() as db:
             cursor = db.execute(
-                "INSERT INTO conversations (title, model, system_prompt, created, updated) "
-                "VALUES (?, ?, ?, ?, ?)",
-                (title, model, system_prompt, now, now),
+                "INSERT INTO conversations (title, model, system_prompt, created, updated, model_path) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                (title, model, system_prompt, now, now, model_path),
             )
             assert cursor.lastrowid is not None
-            return Conversation(cursor.lastrowid, title, model, system_prompt, now, now)
+            return Conversation(
+                cursor.lastrowid, title, model, system_prompt, now, now, model_path=model_path
+            )
 
     def get(self, conversation_id: int) -> Conversation:
         """One conversation.

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from edgechat.chat.controller import ChatController, ChatOptions
 from edgechat.chat.entries import Kind
 from edgechat.chat.events import GivenBack, State
 from edgechat.engine.process.messages import Refused
@@ -143,3 +144,12 @@ async def test_leaving_without_a_model_answers_its_code(make_app, engine, wait_u
         await wait_until(lambda: app.controller.failure is None)
         await wait_until(lambda: "Hello there." in screen_text(app) and not app.controller.status.busy)
         await wait_until(lambda: "Ask anything" in screen_text(app))
+
+
+async def test_a_conversation_knows_the_file_of_its_model(engine, store, listener, wait_until) -> None:
+    options = ChatOptions("Scripted-1B", model_path="/models/scripted.gguf")
+    chat = ChatController(engine, store, options, listener)
+    chat.send("hello")
+    latest = store.latest()
+    assert (latest.model, latest.model_path) == ("Scripted-1B", "/models/scripted.gguf")
+    await chat.close()
