@@ -28,7 +28,9 @@ def bench(
     quick: Annotated[
         bool, typer.Option("--quick", help="Short runs: a minute or so on a small model.")
     ] = False,
-    only: Annotated[str, typer.Option(metavar="PART,...", help=f"What to measure, of: {ALL}.")] = ALL,
+    only: Annotated[
+        str | None, typer.Option(metavar="PART,...", help=f"Measure these alone, of {', '.join(Part)}.")
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=0, max=512, help="Threads; 0: automatic.")] = None,
     kv_type: KVTypeOption = None,
     draft: DraftOption = None,
@@ -41,7 +43,7 @@ def bench(
     a text longer than the context, the first token of a next turn, and memory. Ctrl-C ends it with what is
     known.
     """
-    parts = parse_parts(only)
+    parts = parse_parts(ALL if only is None else only)
     from edgechat import settings
     from edgechat.bench.run import busy_warning
     from edgechat.library.resolve import resolve_to_load

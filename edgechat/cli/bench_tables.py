@@ -7,6 +7,7 @@ from edgechat.cli.output import answer, one_line
 from edgechat.cli.tables import table
 from edgechat.units import bytes_text
 
+SPECULATION_HEADS = ("ratio", "drafts stood", "tokens a step", "expected", "note")
 Row = tuple[str, str, str, str, str]
 
 
@@ -21,7 +22,7 @@ def show(report: Report) -> None:
         table(("batch of", "takes", "steps", "at best", "the peer"), list(verify_rows(report.verify)))
     if report.speculation is not None:
         table(
-            ("text", "with drafts", "without", "ratio", "drafts stood", "tokens a step", "expected", "note"),
+            ("text", f"with {report.speculation.draft}", "without", *SPECULATION_HEADS),
             list(speculation_rows(report.speculation)),
         )
     if report.interrupted:
