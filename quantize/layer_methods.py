@@ -253,20 +253,20 @@ def store_folded(weights: Weights, groups: Sequence[FoldGroup], dtype: str, done
     """Have what scales were folded into stored as it now is, in the model's type. A norm's rounding goes to
     its readers, so that the product stays what it was."""
     for group in groups:
-        for name in group.followers:
-            weights[f"{name}.weight"] = _stored(weights[f"{name}.weight"], dtype, f"{name}.weight", done)
         for part in ("weight", "bias"):
             source = f"{group.source}.{part}"
             before = weights.get(source)
-            if before is None or (before.ndim > 1):
+            if before is None or before.ndim > 1:
                 continue  # a matrix is quantized itself
             weights[source] = _stored(before, dtype, source, done)
             if part == "weight":
                 one = 1.0 if group.source_adds_one else 0.0
                 ratio = (before + one) / (weights[source] + one)
                 ratio = torch.where(ratio.isfinite() & (ratio > 0), ratio, torch.ones_like(ratio))
-                for name in group.targets:
+                for name in (*group.targets, *group.followers):
                     weights[f"{name}.weight"] = weights[f"{name}.weight"] * ratio
+        for name in group.followers:
+            weights[f"{name}.weight"] = _stored(weights[f"{name}.weight"], dtype, f"{name}.weight", done)
 
 
 def _stored(values: torch.Tensor, dtype: str, name: str, done: Quantized) -> torch.Tensor:

