@@ -149,7 +149,7 @@ def test_every_family_goes_through(case: str, tmp_path: Path) -> None:
     ids = torch.arange(3, 40)[None]
     with open_weights(folder) as weights:
         expected = Decoder(weights).forward(ids)
-    for recipe, limit in ((Recipe(), 0.5), (AWQ, 0.5), (W8A8, 0.05)):
+    for recipe, limit in ((Recipe(), 0.8), (AWQ, 0.8), (W8A8, 0.05)):
         result = run(request_for(folder, tmp_path / recipe.format, recipe))
         with open_weights(result.path) as weights:
             seen = Decoder(weights).forward(ids)
