@@ -197,9 +197,10 @@ def parse(
     assumed = {key: value for key, value in defaults.items() if key not in NULLABLE or key not in raw}
     reader = Reader({**assumed, **{key: value for key, value in raw.items() if value is not None}}, where)
     if "quantization_config" in top or "quantization_config" in raw:
-        method = (top.get("quantization_config") or raw.get("quantization_config") or {}).get(
-            "quant_method", "?"
-        )
+        scheme = top.get("quantization_config") or raw.get("quantization_config") or {}
+        if not isinstance(scheme, dict):
+            raise reader.broken(f"quantization_config is {repr(scheme)[:80]}: an object belongs there")
+        method = str(scheme.get("quant_method", "?"))[:80]
         if method not in READ_BACK:
             raise UnsupportedModel(
                 f"{where}: the checkpoint is quantized already ({method}): give the unquantized one"

@@ -80,8 +80,12 @@ def read_ropes(reader: Reader, head_dim: int) -> tuple[Rope, Rope | None]:
         UnsupportedModel: a scaling that is not supported.
     """
     raw = reader.raw
+    for name in ("rope_parameters", "rope_scaling"):
+        _check_object(reader, name, raw.get(name))
     parameters = raw.get("rope_parameters")
-    if isinstance(parameters, dict) and isinstance(parameters.get("full_attention"), dict):
+    for name in ("full_attention", "sliding_attention"):
+        _check_object(reader, f"rope_parameters.{name}", (parameters or {}).get(name))
+    if parameters is not None and parameters.get("full_attention") is not None:
         local = parameters.get("sliding_attention")
         full = {"rope_theta": raw.get("rope_theta"), **parameters["full_attention"]}
         return (
@@ -89,8 +93,6 @@ def read_ropes(reader: Reader, head_dim: int) -> tuple[Rope, Rope | None]:
             _rope(reader, local, head_dim) if isinstance(local, dict) else None,
         )
     scaling = parameters if isinstance(parameters, dict) else raw.get("rope_scaling")
-    if scaling is not None and not isinstance(scaling, dict):
-        raise reader.broken(f"rope_scaling is {scaling!r}: an object belongs there")
     both = {
         "rope_theta": raw.get("rope_theta"),
         "partial_rotary_factor": raw.get("partial_rotary_factor", 1.0),
@@ -101,6 +103,16 @@ def read_ropes(reader: Reader, head_dim: int) -> tuple[Rope, Rope | None]:
     return _rope(reader, both, head_dim), local_rope
 
 
+def _check_object(reader: Reader, name: str, value: object) -> None:
+    """Refuse what is neither an object nor missing.
+
+    Raises:
+        BrokenModelFile: it is.
+    """
+    if value is not None and not isinstance(value, dict):
+        raise reader.broken(f"{name} is {repr(value)[:80]}: an object belongs there")
+
+
 def _rope(reader: Reader, raw: Mapping[str, Any], head_dim: int) -> Rope:
     part = Reader({key: value for key, value in raw.items() if value is not None}, reader.where)
     theta = part.number("rope_theta", 0.0, 1e15, 10_000.0)
@@ -109,6 +121,8 @@ def _rope(reader: Reader, raw: Mapping[str, Any], head_dim: int) -> Rope:
     if rotated < 2 or rotated % 2:
         raise reader.broken(f"rotary positions on {rotated} of a head's {head_dim} numbers: they need pairs")
     kind = part.raw.get("rope_type", part.raw.get("type", "default"))
+    if not isinstance(kind, str):
+        raise reader.broken(f"rope_type is {repr(kind)[:80]}: a name belongs there")
     # What Phi-3 called "su" before it had a name, and at times "yarn".
     if kind == "su" or (kind == "yarn" and "long_factor" in part.raw):
         kind = RopeKind.LONGROPE

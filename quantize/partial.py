@@ -30,7 +30,7 @@ def partial(output: Path) -> Iterator[Path]:
 
 
 def remove_stale(output: Path) -> list[Path]:
-    """Delete what dead processes left of this output.
+    """Delete what dead processes left in the output's folder, of whatever output.
 
     Returns:
         What was deleted.
@@ -38,7 +38,7 @@ def remove_stale(output: Path) -> list[Path]:
     removed = []
     for path in output.parent.glob(".*.partial"):
         match = _NAME.match(path.name)
-        if match is None or match["output"] != output.name or _is_writing(int(match["pid"]), path):
+        if match is None or _is_writing(int(match["pid"]), path):
             continue
         with suppress(OSError):
             path.unlink()

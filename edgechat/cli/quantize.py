@@ -1,5 +1,6 @@
 """`edgechat quantize`: a checkpoint becomes a model that runs here."""
 
+import os
 import shlex
 import signal
 import sys
@@ -27,7 +28,10 @@ FORMATS = ("gguf", "gptq", "awq", "int8")
 
 @app.command(epilog="Then talk to it:  edgechat chat RESULT")
 def quantize(
-    source: Annotated[Path, typer.Argument(help="A checkpoint's folder (safetensors), or a GGUF file.")],
+    source: Annotated[
+        str,
+        typer.Argument(help="A checkpoint's folder (safetensors), a GGUF file, or the name of a model here."),
+    ],
     *,
     to: Annotated[str, typer.Option("--to", help="The format: gguf, gptq, awq or int8.")] = "gguf",
     kind: Annotated[
@@ -87,7 +91,7 @@ def quantize(
         typer.Option("--eval/--no-eval", help="Compare GPTQ, AWQ and INT8 with the source; default: --eval."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Where to: a file of GGUF, else a folder.")
+        str | None, typer.Option("--output", "-o", help="Where to: a file of GGUF, else a folder.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the output if it is there.")] = False,
     threads: Annotated[int, typer.Option(min=0, max=512, help="Threads; 0: automatic.")] = 0,
@@ -115,10 +119,14 @@ def quantize(
         resume=resume,
         evaluate=evaluate,
     )
+    from edgechat.library.resolve import resolve_source
+
+    origin = resolve_source(source)
+    place = output_place(output)
     if to != "gguf":
         if kind is not None:
             raise UsageError(f"--type doesn't go with --to {to}: --bits and --group-size do")
-        request_layers = request_of(to, source, options, output=output, force=force, threads=threads)
+        request_layers = request_of(to, origin, options, output=place, force=force, threads=threads)
         _layers(request_layers, as_json=as_json, quiet=quiet)
         return
     if options.given():
@@ -126,8 +134,8 @@ def quantize(
     from quantize.pipeline import Request, default_target, run
     from quantize.plan import target_of
 
-    target = default_target(source) if kind is None else target_of(kind)
-    request = Request(source, target, output, force, threads)
+    target = default_target(origin) if kind is None else target_of(kind)
+    request = Request(origin, target, place, force, threads)
     with _stopped_by_sigterm(), _shown(quiet=quiet) as progress:
         result = run(request, progress)
     if not quiet:
@@ -136,6 +144,22 @@ def quantize(
         json_object(_record(result))
     else:
         answer(f"{result.path}\n")
+
+
+def output_place(given: str | None) -> Path | None:
+    """Where the result goes, as the person gave it.
+
+    Raises:
+        UsageError: it is empty, or a folder by its name that is not there.
+    """
+    if given is None:
+        return None
+    if not given.strip():
+        raise UsageError("-o is empty: give a file or a folder")
+    path = Path(os.path.expanduser(given))
+    if given.endswith(os.sep) and not path.is_dir():
+        raise UsageError(f"there is no folder {path}: make it, or give another place with -o")
+    return path
 
 
 def _layers(request: "LayerRequest", *, as_json: bool, quiet: bool) -> None:
@@ -179,16 +203,21 @@ def _record(result: "Result") -> dict[str, Any]:
 
 @contextmanager
 def _stopped_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the run as Ctrl-C does, so that nothing unfinished is left."""
+    """SIGTERM and SIGHUP end the run as Ctrl-C does, so that nothing unfinished is left."""
 
     def stop(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, stop)
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        if before[number] is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number in numbers:
+            signal.signal(number, before[number])
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def resolve(name: str | None, models: Sequence[ModelFile] | None = None) -> Path
         return starter_path()
     if not name.strip():
         raise UsageError(f"the model's name is empty: {LIST}")
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if path.is_file():
         return _file(path)
     models = list_models() if models is None else models
@@ -59,10 +59,32 @@ def resolve_to_load(name: str | None) -> Path:
     Raises:
         UnsupportedError: that can't be made.
     """
-    folder = Path(name or "").expanduser()
+    folder = Path(os.path.expanduser(name or ""))
     path = repacked(folder) if name and folder.is_dir() and is_packed(folder) else resolve(name)
     record_use(path)
     return path
+
+
+def resolve_source(name: str) -> Path:
+    """What is to be quantized: a checkpoint's folder, or the GGUF file of a model as `resolve` finds it.
+
+    Raises:
+        EdgechatError: as `resolve` does.
+    """
+    folder = Path(os.path.expanduser(name))
+    if name.strip() and folder.is_dir() and not _is_named_as(folder, name):
+        if (folder / "config.json").is_file() or any(folder.glob("*.safetensors*")):
+            return folder
+        if not any(model.name != STARTER for model in list_models([folder])):
+            raise NotFoundError(
+                f"no checkpoint in the folder {folder}: give one with config.json and weights"
+            )
+    return resolve(name)
+
+
+def _is_named_as(folder: Path, name: str) -> bool:
+    """A folder here may happen to be called as the starter is."""
+    return name.casefold() == STARTER and not (folder / "config.json").is_file()
 
 
 def _is_known(name: str, models: Sequence[ModelFile]) -> bool:
@@ -97,7 +119,7 @@ def _in_folder(folder: Path) -> Path:
     if len(found) == 1:
         return found[0].path.absolute()
     if found:
-        names = ", ".join(str(model.path) for model in found[:4])
+        names = _some([str(model.path) for model in found])
         raise UsageError(f"{folder} holds {len(found)} models: name one of them ({names})")
     if (folder / "config.json").is_file() or any(folder.glob("*.safetensors")):
         raise UnsupportedError(f"{folder} is a checkpoint, which can't be run as it is: {_quantize(folder)}")
@@ -114,7 +136,7 @@ def _pulled(name: str) -> Path | None:
         wanted = quantization.casefold().removesuffix(".gguf").replace("-", "_")
         found = [model for model in found if model.name.casefold().replace("-", "_").endswith(wanted)]
     if len(found) > 1:
-        names = ", ".join(model.name for model in found[:4])
+        names = _some([model.name for model in found])
         raise UsageError(f"{name} could be {len(found)} models: name one of them ({names})")
     return found[0].path.absolute() if found else None
 
@@ -129,7 +151,7 @@ def _named(name: str, models: Sequence[ModelFile]) -> Path:
     if len(fitting) == 1:
         return fitting[0].path.absolute()
     if fitting:
-        names = ", ".join(str(model.path) if exact else model.name for model in fitting[:4])
+        names = _some([str(model.path) if exact else model.name for model in fitting])
         raise UsageError(f"{name!r} could be {len(fitting)} models: name one of them ({names})")
     if find(wanted) is not None:
         raise NotFoundError(f"{wanted} is not on this machine yet: run `edgechat models pull {wanted}`")
@@ -147,6 +169,12 @@ def _of_alias(alias: str, models: Sequence[ModelFile]) -> list[ModelFile]:
     return [one for one in models if one.path.parent == models_dir() / model.repository]
 
 
+def _some(names: Sequence[str], most: int = 4) -> str:
+    """The first few, and how many more there are."""
+    more = f", and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def _nearest(name: str, names: Sequence[str]) -> str:
     close = {one.casefold(): one for one in (*names, STARTER)}
     wanted = name.casefold().removesuffix(".gguf")
@@ -157,11 +185,21 @@ def _nearest(name: str, names: Sequence[str]) -> str:
 
 def _nearest_files(path: Path) -> str:
     try:
-        names = [model_name(Path(entry)) for entry in os.listdir(path.parent) if entry.endswith(".gguf")]
+        names = [
+            model_name(Path(entry)) for entry in os.listdir(path.parent) if _is_model(path.parent, entry)
+        ]
     except OSError:
         return f" (there is no folder {path.parent}):"
     found = difflib.get_close_matches(model_name(path), names, n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(f'{one}.gguf' for one in found)}?" if found else ":"
+
+
+def _is_model(folder: Path, name: str) -> bool:
+    """Whether it can be proposed: a file, and no pipe or folder that is called like one."""
+    try:
+        return name.endswith(".gguf") and (folder / name).is_file()
+    except OSError:
+        return False
 
 
 def _quantize(folder: Path) -> str:

@@ -177,3 +177,22 @@ def test_json_from_strangers(tmp_path: Path) -> None:
         path.write_bytes(raw)
         with pytest.raises(BrokenModelFile, match=message):
             read_json(path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"rope_parameters": "x"}, "rope_parameters is 'x': an object belongs there"),
+        ({"rope_parameters": [1]}, "rope_parameters is [1]"),
+        ({"rope_scaling": 7}, "rope_scaling is 7"),
+        ({"rope_parameters": {"full_attention": "x"}}, "rope_parameters.full_attention is 'x'"),
+        ({"rope_parameters": {"full_attention": {}, "sliding_attention": 3}}, "sliding_attention is 3"),
+        ({"rope_scaling": {"rope_type": ["linear"], "factor": 2}}, "rope_type is ['linear']"),
+        ({"quantization_config": "gptq"}, "quantization_config is 'gptq': an object belongs there"),
+    ],
+)
+def test_what_should_be_an_object_and_is_none_is_refused(changed: dict[str, Any], says: str) -> None:
+    """In one line, and not left out in silence."""
+    with pytest.raises(BrokenModelFile) as refused:
+        parsed(**changed)
+    assert says in str(refused.value)

@@ -70,7 +70,7 @@ def test_each_failure_has_its_code_and_one_line(model: Path, tmp_path: Path) -> 
         (model, "--type", "q99"): (2, "there is no type 'q99'"),
         (model, "--to", "onnx"): (2, "there is no format 'onnx'"),
         (model, "-o", existing): (2, "exists already: --force replaces it"),
-        (tmp_path / "nothing",): (3, "nothing at"),
+        (tmp_path / "nothing",): (3, "no file at"),
         (broken,): (4, "is cut off"),
         (unknown,): (6, "XForCausalLM is not supported; supported are Llama (LlamaForCausalLM), Qwen2"),
     }
@@ -184,3 +184,28 @@ def test_the_bar_is_drawn_on_a_terminal(model: Path, tmp_path: Path) -> None:
     assert "quantize" in text
     assert "20/20" in text
     assert "bits per weight" in text
+
+
+def test_the_source_is_named_as_elsewhere(tmp_path: Path) -> None:
+    """By `~`, not by nothing, and not by what is no model; a folder that isn't there is none to write to."""
+    write(tmp_path / "home" / "model")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path / "home")}
+    done = subprocess.run(
+        [*COMMAND, "~/model", "--type", "f16", "-o", str(tmp_path / "x.gguf"), "-q"],
+        capture_output=True, text=True, env=environment, timeout=600, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'x.gguf'}\n")
+    (tmp_path / "empty.gguf").write_bytes(b"")
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(100))
+    for source in ("empty.gguf", "picture.png", "/dev/null", "", "missing.gguf"):
+        verified = subprocess.run(
+            [*COMMAND[:-1], "models", "verify", source],
+            capture_output=True, text=True, cwd=tmp_path, timeout=600, check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        done = called(source, folder=tmp_path)
+        assert (done.returncode, done.stderr) == (verified.returncode, verified.stderr), source
+    done = called(tmp_path / "home" / "model", "-o", f"{tmp_path}/nofolder/")
+    assert done.returncode == 2
+    assert f"there is no folder {tmp_path}/nofolder" in done.stderr
+    assert not (tmp_path / "nofolder").exists()
