@@ -347,3 +347,27 @@ def test_what_is_typed_before_the_app_is_drawn_is_not_lost(open_terminal) -> Non
     terminal.until(lambda: f"› {text}" in terminal.text)
     terminal.type("\x11")
     assert terminal.wait() == 0
+
+
+def test_the_oldest_of_two_hundred_messages_is_reached_with_page_up(open_terminal, tmp_path) -> None:
+    store = HistoryStore(tmp_path / "data" / "history.db")
+    conversation = store.create("Long", "starter", "")
+    for number in range(200):
+        role = "assistant" if number % 2 else "user"
+        store.add(conversation.id, role, f"message {number} of it", status=Status.COMPLETE)
+    store.close()
+    terminal = open_terminal("--continue")
+    terminal.until(lambda: "message 199 of it" in terminal.text)
+    for _ in range(400):
+        before = terminal.text
+        terminal.type("\x1b[5~")
+        if "message 0 of it" in terminal.text:
+            break
+        deadline = time.monotonic() + 1  # a press that comes while messages are fetched may do nothing
+        while terminal.text == before and time.monotonic() < deadline:
+            time.sleep(0.02)
+    terminal.until(lambda: "message 0 of it" in terminal.text)
+    terminal.type("\x1b[1;5F")  # Ctrl+End
+    terminal.until(lambda: "message 199 of it" in terminal.text)
+    terminal.type("\x1b[1;5H")  # Ctrl+Home
+    terminal.until(lambda: "message 0 of it" in terminal.text)
