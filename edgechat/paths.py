@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import Literal
@@ -40,8 +41,18 @@ def log_dir() -> Path:
 
 
 def config_file() -> Path:
-    """The settings; the file need not exist."""
-    return config_dir() / "config.toml"
+    """The settings; neither the file nor its folder need exist."""
+    return _tried("config") / "config.toml"
+
+
+def models_dir() -> Path:
+    """Our own folder for models; it need not exist."""
+    return _tried("data") / "models"
+
+
+def is_writable(kind: Kind) -> bool:
+    """Whether our folder of this kind is there or can be made, and takes files: not so on read-only disks."""
+    return os.access(_tried(kind), os.W_OK | os.X_OK)
 
 
 def private_folder(path: Path) -> Path:
@@ -96,9 +107,47 @@ def _sync_folder(path: Path) -> None:
 
 
 def _folder(kind: Kind) -> Path:
+    """Our folder of this kind, made. What can be made again, or done without, has another place where the
+    person's own can't be written: models answer on a read-only disk too.
+
+    Raises:
+        UsageError: it can't be made.
+    """
+    if kind in ("config", "data") or is_writable(kind):
+        for folder in _place(kind):
+            private_folder(folder)
+        return _place(kind)[-1]
+    return _stand_in(kind)
+
+
+def _tried(kind: Kind) -> Path:
+    """Our folder of this kind, made if it can be."""
+    with contextlib.suppress(UsageError):
+        for folder in _place(kind):
+            private_folder(folder)
+    return _place(kind)[-1]
+
+
+def _stand_in(kind: Kind) -> Path:
+    """A folder for temporary files that is this user's alone, whoever else may write beside it.
+
+    Raises:
+        UsageError: there is none.
+    """
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    root = private_folder(Path(tempfile.gettempdir()) / f"edgechat-{user}")
+    status = os.lstat(root)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != user or status.st_mode & 0o077:
+        raise UsageError(f"{root} is not yours alone: set EDGECHAT_HOME to a folder that can be written")
+    return private_folder(root / kind)
+
+
+def _place(kind: Kind) -> tuple[Path, ...]:
+    """Where our folder of this kind is; before it what must be made private as well."""
     home = os.environ.get("EDGECHAT_HOME", "")
     if home:
-        return private_folder(private_folder(Path(home).expanduser()) / kind)
+        whole = Path(os.path.expanduser(home))
+        return whole, whole / kind
     import platformdirs
 
     path = {
@@ -108,4 +157,4 @@ def _folder(kind: Kind) -> Path:
         "state": platformdirs.user_state_path,
         "log": platformdirs.user_log_path,
     }[kind]("edgechat", appauthor=False)
-    return private_folder(path)
+    return (path,)

@@ -191,7 +191,7 @@ def load(path: Path | None = None) -> Settings:
     path = paths.config_file() if path is None else path
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return Settings()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} can't be read: {error}") from error

@@ -80,7 +80,7 @@ def models_dir() -> Path:
     """The folder of our own for models; it need not exist."""
     from edgechat import paths
 
-    return paths.data_dir() / "models"
+    return paths.models_dir()
 
 
 def model_name(path: Path) -> str:

@@ -3,8 +3,9 @@ import stat
 
 import pytest
 
-from edgechat import paths
+from edgechat import paths, settings
 from edgechat.errors import UsageError
+from edgechat.library.local import list_models
 
 
 def mode(path):
@@ -68,3 +69,32 @@ def test_a_failed_write_leaves_the_old_content_and_nothing_else(tmp_path, monkey
         paths.write_atomic(target, b"new")
     assert target.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.fixture
+def unwritable(tmp_path, monkeypatch):
+    """A home in which nothing can be made, whoever asks; and a folder for temporary files."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("EDGECHAT_HOME", str(tmp_path / "file" / "home"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    return tmp_path / "tmp" / f"edgechat-{os.getuid()}"
+
+
+def test_where_nothing_can_be_written_what_can_be_done_without_goes_elsewhere(unwritable):
+    assert paths.log_dir() == unwritable / "log"
+    assert paths.cache_dir() == unwritable / "cache"
+    assert paths.state_dir() == unwritable / "state"
+    assert [mode(unwritable), mode(unwritable / "log")] == [0o700] * 2
+    assert not paths.is_writable("data")
+    with pytest.raises(UsageError, match="set EDGECHAT_HOME"):
+        paths.data_dir()
+    assert settings.load() == settings.Settings()
+    assert list_models([]) is not None
+
+
+def test_another_users_folder_for_temporary_files_is_not_taken(unwritable):
+    unwritable.mkdir(mode=0o777)
+    unwritable.chmod(0o777)
+    with pytest.raises(UsageError, match="is not yours alone"):
+        paths.log_dir()

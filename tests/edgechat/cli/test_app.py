@@ -110,6 +110,7 @@ def test_a_bug_is_one_line_and_its_trace_a_private_file(command, capsys):
 def test_a_bug_where_nothing_can_be_written(command, capsys, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("EDGECHAT_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))
     command(raising(ZeroDivisionError("by zero")))
     assert main(["try"]) == 1
     assert "EDGECHAT_DEBUG=1 shows it" in capsys.readouterr().err
