@@ -70,7 +70,10 @@ def resolve_source(name: str) -> Path:
 
     Raises:
         EdgechatError: as `resolve` does.
+        ModelError: the file is no model, or broken.
     """
+    from models.verify import verify_gguf
+
     folder = Path(os.path.expanduser(name))
     if name.strip() and folder.is_dir() and not _is_named_as(folder, name):
         if (folder / "config.json").is_file() or any(folder.glob("*.safetensors*")):
@@ -79,7 +82,9 @@ def resolve_source(name: str) -> Path:
             raise NotFoundError(
                 f"no checkpoint in the folder {folder}: give one with config.json and weights"
             )
-    return resolve(name)
+    path = resolve(name)
+    verify_gguf(path)
+    return path
 
 
 def _is_named_as(folder: Path, name: str) -> bool:
