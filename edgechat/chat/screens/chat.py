@@ -117,7 +117,7 @@ class ChatScreen(Screen[None]):
                 try:
                     await self._show(event)
                 except MountError:
-                    if self.transcript.is_attached:
+                    if self.app.is_running and self.transcript.is_attached:
                         raise
                     return  # the app is ending
             self._show_hint()

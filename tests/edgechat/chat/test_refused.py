@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.widget import MountError
 
 from edgechat.chat.controller import ChatController, ChatOptions
 from edgechat.chat.entries import Kind
@@ -153,3 +154,21 @@ async def test_a_conversation_knows_the_file_of_its_model(engine, store, listene
     latest = store.latest()
     assert (latest.model, latest.model_path) == ("Scripted-1B", "/models/scripted.gguf")
     await chat.close()
+
+
+async def test_leaving_while_an_answer_is_drawn_is_no_error(
+    make_app, engine, wait_until, monkeypatch
+) -> None:
+    """Widgets may be gone before the work that mounts in them is."""
+    app = make_app()
+
+    async def mount_too_late(event: Any) -> None:
+        await wait_until(lambda: not app.is_running)
+        raise MountError("gone")
+
+    async with app.run_test(size=(80, 24)) as pilot:
+        await idle(app.controller, wait_until)
+        await pilot.pause()
+        monkeypatch.setattr(app.chat.transcript, "apply", mount_too_late)
+        app.controller.notice("the last word")
+        await pilot.pause()
