@@ -1,6 +1,7 @@
 """The numbers that say how a model is built, checked before llama.cpp's assertions meet them."""
 
 import math
+import re
 from dataclasses import dataclass
 
 from models import architectures as known
@@ -16,6 +17,13 @@ MAX_HEAD_WIDTH = 2**14
 ROPE_SCALINGS = frozenset({"none", "linear", "yarn", "longrope"})
 
 
+# Whose every layer is as `feed_forward_length` says; others have experts, or layers of several kinds.
+DENSE = frozenset(
+    {"llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "smollm3", "olmo2", "granite"}
+)
+FFN_DOWN = re.compile(r"blk\.(?P<layer>[0-9]{1,6})\.ffn_down\.weight")
+
+
 def check_hyperparameters(header: GGUFHeader) -> None:
     """Architecture, layers, heads, experts, rotation, context and windows are what llama.cpp can take.
 
@@ -28,7 +36,7 @@ def check_hyperparameters(header: GGUFHeader) -> None:
     layers = facts.whole("block_count", 1, MAX_LAYERS)
     facts.whole("context_length", 1, MAX_CONTEXT)
     width = facts.whole("embedding_length", 1, MAX_WIDTH)
-    facts.per_layer("feed_forward_length", layers, 0, MAX_WIDTH)
+    _check_feed_forward(facts, facts.per_layer("feed_forward_length", layers, 0, MAX_WIDTH))
     _check_heads(facts, layers, width)
     _check_experts(facts, layers)
     _check_rope(facts)
@@ -157,6 +165,20 @@ def _check_head_width(facts: Facts, heads: int, width: int) -> None:
         raise facts.broken("rope.dimension_count", f"= {rotated}, in heads of {keys}")
     if rotated != keys and architecture in known.ROTATE_ALL:
         raise facts.broken("rope.dimension_count", f"= {rotated}, not the {keys} of a head")
+
+
+def _check_feed_forward(facts: Facts, lengths: list[int]) -> None:
+    """What the file says is what its matrices are: `ffn_down` takes as many numbers as a layer has within."""
+    if facts.header.architecture not in DENSE:
+        return
+    layers = dict(enumerate(lengths))
+    for tensor in facts.header.tensors:
+        match = FFN_DOWN.fullmatch(tensor.name)
+        length = layers.get(int(match["layer"])) if match else None
+        if length is not None and tensor.shape and tensor.shape[0] != length:
+            raise facts.broken(
+                "feed_forward_length", f"= {length}, where {tensor.name} takes {tensor.shape[0]} numbers"
+            )
 
 
 def _check_experts(facts: Facts, layers: int) -> None:

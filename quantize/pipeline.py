@@ -4,13 +4,15 @@ import errno
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from models.checkpoint import GGUFCheckpoint, SafetensorsCheckpoint, open_checkpoint
 from models.ggml_types import GGMLType
+from models.gguf import TensorInfo, read_header
 from models.packed import PackedCheckpoint
 from models.verify import verify_gguf
 from quantize import convert, native
@@ -23,6 +25,8 @@ from quantize.plan import TARGETS, Target, check_disk, human
 from quantize.progress import Progress, Stage, Step, silent
 from quantize.tensors import Chunks, Job
 
+SUPERBLOCK = 256
+"""Weights of a block in the K types and the smallest IQ types."""
 AGAIN = (
     "the source is quantized already, and a second quantization costs quality: "
     "take the original checkpoint where you can"
@@ -56,11 +60,8 @@ class Result:
     source_bytes: int
     seconds: float
     notes: tuple[str, ...]
-
-    @property
-    def bits_per_weight(self) -> float:
-        """Of the whole file."""
-        return 8 * self.n_bytes / self.n_parameters
+    bits_per_weight: float
+    """Over all weights, without the file's vocabulary and other data: as `models show` has it."""
 
 
 def run(request: Request, progress: Progress = silent) -> Result:
@@ -83,6 +84,7 @@ def run(request: Request, progress: Progress = silent) -> Result:
         else:
             architecture, n_parameters, notes = _from_folder(checkpoint, request, output, progress)
         source_bytes = sum(tensor.n_bytes for tensor in checkpoint.tensors.values())
+    tensors = read_header(output).tensors
     return Result(
         path=output,
         architecture=architecture,
@@ -91,7 +93,28 @@ def run(request: Request, progress: Progress = silent) -> Result:
         n_parameters=n_parameters,
         source_bytes=source_bytes,
         seconds=time.monotonic() - begun,
-        notes=notes,
+        notes=(*notes, *_fallbacks(tensors, request.target)),
+        bits_per_weight=8 * sum(one.n_bytes for one in tensors) / sum(one.n_elements for one in tensors),
+    )
+
+
+def _fallbacks(tensors: Sequence[TensorInfo], target: Target) -> tuple[str, ...]:
+    """What llama.cpp took for rows that types in blocks of 256 weights do not fit."""
+    if not re.search(r"_K|^IQ[1-3]|^IQ4_XS|^TQ", target.label):
+        return ()
+    odd = Counter(
+        one.type.name
+        for one in tensors
+        if len(one.shape) > 1
+        and one.shape[0] % SUPERBLOCK
+        and one.type not in {GGMLType.F32, GGMLType.F16, GGMLType.BF16}
+    )
+    if not odd:
+        return ()
+    became = ", ".join(f"{count} {kind}" for kind, count in odd.most_common())
+    return (
+        f"{odd.total()} of {len(tensors)} tensors have rows that are no multiple of {SUPERBLOCK}, which "
+        f"{target.label} needs, and became other types: {became}",
     )
 
 

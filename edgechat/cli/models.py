@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from edgechat.cli import models_keep, models_pull, models_search, plan
-from edgechat.cli.output import json_object, note, one_line
+from edgechat.cli.output import clipped, json_object, note, one_line
 from edgechat.cli.tables import pairs, table
 from edgechat.errors import BrokenModelError, EngineCrashedError, ExitCode, from_exception
 from edgechat.library.places import Program
@@ -86,7 +86,7 @@ def show(
         ("path", summary.path),
         ("links to", str(file.path.resolve()) if file.path.is_symlink() else ""),
         ("from", "" if file.program is Program.PACKAGE else file.program),
-        ("title", summary.title),
+        ("title", clipped(summary.title)),
         ("architecture", summary.architecture),
         ("parameters", f"{count_text(summary.parameters)} ({summary.parameters:,})"),
         ("experts", str(summary.n_experts or "")),
@@ -97,7 +97,7 @@ def show(
         ("layers", str(summary.n_layers)),
         ("chat template", template),
         ("tokenizer", f"{summary.tokenizer}, {summary.vocab_size:,} tokens"),
-        ("licence", summary.licence or (source.licence if source else "")),
+        ("licence", clipped(summary.licence) or (source.licence if source else "")),
         ("pulled from", f"{source.repository} at {source.revision[:12]}" if source else ""),
         ("pulled on", time.strftime("%Y-%m-%d", time.localtime(source.pulled)) if source else ""),
         ("sha256", source.files[0].sha256 if source and source.files else ""),

@@ -37,6 +37,12 @@ def _shortened(text: str, longest: int) -> str:
     return f"{text[: longest // 2]}…{text[-end:]}"
 
 
+def clipped(text: str, longest: int = 100) -> str:
+    """What a model's file says of itself, for a table."""
+    line = one_line(text)
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
+
+
 def note(text: str) -> None:
     """Tell the person something that is no part of the answer."""
     print(brief(text), file=sys.stderr, flush=True)

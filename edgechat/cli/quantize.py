@@ -122,7 +122,7 @@ def quantize(
     from edgechat.library.resolve import resolve_source
 
     origin = resolve_source(source)
-    place = output_place(output)
+    place = output_place(output, is_file=to == "gguf")
     if to != "gguf":
         if kind is not None:
             raise UsageError(f"--type doesn't go with --to {to}: --bits and --group-size do")
@@ -146,7 +146,7 @@ def quantize(
         answer(f"{result.path}\n")
 
 
-def output_place(given: str | None) -> Path | None:
+def output_place(given: str | None, *, is_file: bool) -> Path | None:
     """Where the result goes, as the person gave it.
 
     Raises:
@@ -157,7 +157,7 @@ def output_place(given: str | None) -> Path | None:
     if not given.strip():
         raise UsageError("-o is empty: give a file or a folder")
     path = Path(os.path.expanduser(given))
-    if given.endswith(os.sep) and not path.is_dir():
+    if is_file and given.endswith(os.sep) and not path.is_dir():
         raise UsageError(f"there is no folder {path}: make it, or give another place with -o")
     return path
 

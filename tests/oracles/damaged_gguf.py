@@ -332,6 +332,7 @@ NUMBERS: dict[str, tuple[frozenset[int], Change]] = {
     "context-0": (BROKEN, _llama("context_length", 0)),
     "context-2^32-1": (BROKEN, _llama("context_length", 2**32 - 1)),
     "context-missing": (BROKEN, lambda file: file.drop("llama.context_length")),
+    "feed-forward-1": (BROKEN, _llama("feed_forward_length", 1)),
     "width-0": (BROKEN, _llama("embedding_length", 0)),
     "width-2^31": (BROKEN, _llama("embedding_length", 2**31)),
     "width-other": (BROKEN, _llama("embedding_length", 2 * WIDTH)),
