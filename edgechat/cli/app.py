@@ -34,7 +34,7 @@ class Command:
 COMMANDS = (
     Command("chat", "edgechat.cli.chat", "Talk to a model in the terminal."),
     Command("ask", "edgechat.cli.ask", "Answer one prompt, for pipes and scripts."),
-    Command("models", "edgechat.cli.models", "List, show and verify the models on this machine."),
+    Command("models", "edgechat.cli.models", "Find, pull, list, show, plan, verify and remove models."),
     Command("quantize", "edgechat.cli.quantize", "Turn a checkpoint into a model that runs here."),
     Command("eval", "edgechat.cli.eval", "Measure a model's perplexity on a text."),
     Command("bench", "edgechat.cli.bench", "Measure a model's speed on this machine, beside its peers."),

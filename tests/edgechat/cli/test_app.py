@@ -9,7 +9,7 @@ from edgechat import __version__, errors, paths
 from edgechat.cli import app as cli
 from edgechat.cli import failures
 from edgechat.cli.app import COMMANDS, Command, main
-from edgechat.cli.output import brief
+from edgechat.cli.output import brief, clipped
 
 
 @pytest.fixture
@@ -223,3 +223,8 @@ def test_an_interrupt_while_it_starts_is_quiet():
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_what_a_file_says_of_itself_is_clipped_in_a_table():
+    assert clipped("N" * 2000) == "N" * 99 + "…"
+    assert clipped("a\nb \x1b[31m") == "a b [31m"
