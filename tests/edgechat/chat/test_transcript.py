@@ -29,7 +29,7 @@ def screen_text(app: Any) -> str:
 
 
 def long_conversation(store: Any, n: int) -> int:
-    conversation = store.create("Long", "starter", "")
+    conversation = store.create("Long", "Scripted-1B", "")
     for number in range(n):
         role = "assistant" if number % 2 else "user"
         text = f"message {number}" + "\n\nmore of it" * (number % 3)
