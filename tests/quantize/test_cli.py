@@ -111,7 +111,9 @@ def wait_for_bytes(folder: Path, n_bytes: int) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no signals")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 @pytest.mark.timeout(600)
 def test_a_signal_leaves_nothing(starter_gguf: Path, tmp_path: Path, number: int, code: int) -> None:
     """In the middle of llama.cpp's work, whose process ends too."""
