@@ -83,9 +83,7 @@ def compare_paths(
 
     folder = next((path for path in (source, result) if path.is_dir()), None)
     if folder is None:
-        raise BadRequest(
-            "two GGUF files: one must be a checkpoint's folder, whose tokenizer is taken"
-        )
+        raise BadRequest("two GGUF files: one must be a checkpoint's folder, whose tokenizer is taken")
     tokens = windows_of(text, FolderTokenizer(folder), length)
     with open_weights(source) as before, open_weights(result) as after, torch.no_grad():
         check_comparable(before, after)

@@ -20,9 +20,7 @@ def compared(result: Path, source: Path, text: str, n_ctx: int, *, as_json: bool
     """
     for path in (result, source):
         if not path.exists():
-            raise NotFoundError(
-                f"nothing at {path}: give the path of a folder or a GGUF file"
-            )
+            raise NotFoundError(f"nothing at {path}: give the path of a folder or a GGUF file")
     try:
         import quantize.compare as comparing
     except ImportError:
