@@ -91,8 +91,8 @@ class LoadSettings(msgspec.Struct, frozen=True):
     state_disk_bytes: int = 0
     """Disk for states in `state_folder`; 0 keeps none."""
     draft: str = ""
-    """What drafts tokens that the model then verifies: "ngram" for the conversation's own words, the path of a
-    smaller model of the same vocabulary, which drafts beside the words, or "" or "off" for nothing."""
+    """What drafts tokens that the model then verifies: "ngram" for the conversation's own words, the path of
+    a smaller model of the same vocabulary, which drafts beside the words, or "" or "off" for nothing."""
     draft_must_pay: bool = False
     """The draft model was found, not named: without a word it is left out where it can't make answers
     faster."""
