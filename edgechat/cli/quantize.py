@@ -176,6 +176,7 @@ def _layers(request: "LayerRequest", *, as_json: bool, quiet: bool) -> None:
 
 
 def _summary(result: "Result") -> None:
+    from edgechat.library.plan import to_run
     from quantize.plan import human
 
     for text in result.notes:
@@ -184,6 +185,7 @@ def _summary(result: "Result") -> None:
         f"{result.path.name}: {human(result.n_bytes)}, {result.bits_per_weight:.2f} bits per weight "
         f"(source {human(result.source_bytes)}), {result.seconds:.1f} s"
     )
+    note(to_run(result.path))
     note(f'Try it: edgechat ask {shlex.quote(str(result.path))} "Why is the sky blue?"')
 
 

@@ -44,6 +44,7 @@ def test_the_path_on_stdout_and_all_else_on_stderr(model: Path, tmp_path: Path) 
     assert (done.returncode, done.stdout) == (0, f"{path}\n")
     verify_gguf(path)
     assert "bits per weight" in done.stderr
+    assert "to run, it fits: about" in done.stderr
     assert f'edgechat ask {path} "' in done.stderr
     quiet = called(model, "--type", "q4_0", "--force", "--quiet", folder=tmp_path)
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, f"{path}\n", "")
