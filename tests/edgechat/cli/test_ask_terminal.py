@@ -186,7 +186,10 @@ def test_an_engine_killed_twenty_times_is_told_in_one_line_each(terminal, model)
         os.kill(engine, signal.SIGKILL)
         assert screen.end() == 8
         *answer, line = screen.seen.decode().splitlines()
-        assert line == "edgechat: the engine was killed (SIGKILL)"
+        assert line == (
+            "edgechat: the engine was killed (SIGKILL): try again; if memory is short, "
+            "choose a smaller model or a smaller --ctx, or close other programs"
+        )
         assert answer[0].startswith("0 1 2 ")
         assert len(answer) == 1
 
