@@ -55,6 +55,7 @@ CONTEXT_DEFAULTS = {
 
 FUNCTIONS = (
     "llama_backend_init",
+    "llama_batch_get_one",
     "llama_context_default_params",
     "llama_decode",
     "llama_free",
@@ -64,6 +65,7 @@ FUNCTIONS = (
     "llama_init_from_model",
     "llama_log_set",
     "llama_memory_can_shift",
+    "llama_memory_clear",
     "llama_memory_seq_add",
     "llama_memory_seq_cp",
     "llama_memory_seq_pos_max",
