@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ QUANTIZE_PARAMS_BYTES = 64  # of the llama.cpp that the bindings describe
 MAX_BUFFER_BYTES = 2**27  # of rows in float32 at once; its own default is 8 GiB, a whole embedding
 
 _BEGUN = re.compile(r"^\[\s*(\d+)/\s*(\d+)\]\s+(\S+)\s+- \[([\d, ]+)\], type =\s*(\S+),")
+_NOT_IN_WORDS = re.compile(r"[^0-9A-Za-z_]")
 _BECOMES = re.compile(r"-> .*\((\w+)\)\s*$")
 
 
@@ -40,6 +41,9 @@ class Order:
     """The source may be quantized already."""
     dry_run: bool
     """Only say what each tensor would become."""
+    types: tuple[tuple[str, int], ...] = ()
+    """Tensors by name, and the number of the type that each shall have, whatever `ftype` says. Where a row
+    does not fill its blocks, llama.cpp takes another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ def run(order: Order, tell: Callable[[Tensor], None]) -> None:
         NativeFailure: llama.cpp refused, or its process died; with its last words.
     """
     words: list[str] = []
-    with _process(order) as process:
+    with started(order) as process:
         assert process.stdout is not None
         done = False
         for line in process.stdout:
@@ -96,11 +100,16 @@ def _tensor(raw: dict[str, Any]) -> Tensor:
 
 
 @contextmanager
-def _process(order: Order) -> Iterator[subprocess.Popen[str]]:
-    """The process, killed on the way out if it still runs."""
+def started(order: Any, module: str = "quantize.native") -> Iterator[subprocess.Popen[str]]:
+    """A process of ours that does an order, killed on the way out if it still runs.
+
+    Args:
+        order: a dataclass, which goes in as one line of JSON.
+        module: what runs; it answers with lines of JSON.
+    """
     process = subprocess.Popen(
         # -P: no module out of the folder that we happen to be called in.
-        [sys.executable, "-P", "-m", "quantize.native"],
+        [sys.executable, "-P", "-m", module],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -213,14 +222,36 @@ def _quantize(order: Order, log: _Log) -> int:
     params.allow_requantize = order.requantize
     params.dry_run = order.dry_run
     params.max_buf_size = MAX_BUFFER_BYTES
+    if order.types:
+        params.tt_overrides = _overrides(order.types)
     code: int = llama_cpp.llama_model_quantize(
         os.fsencode(order.source), os.fsencode(order.output), ctypes.byref(params)
     )
     return code
 
 
-def exact_types(source: Path, ftype: int, *, requantize: bool) -> dict[str, Tensor]:
+def _overrides(types: Iterable[tuple[str, int]]) -> "ctypes.Array[Any]":
+    """As llama.cpp takes them: patterns that each match one whole name, and an empty one at the end."""
+    import llama_cpp
+
+    named = [(f"^{_NOT_IN_WORDS.sub(_escaped, name)}$".encode(), kind) for name, kind in types]
+    return (llama_cpp.llama_model_tensor_override * (len(named) + 1))(*named, (None, 0))
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return "\\" + match[0]
+
+
+def exact_types(
+    source: Path, ftype: int, *, requantize: bool, types: tuple[tuple[str, int], ...] = ()
+) -> dict[str, Tensor]:
     """What each tensor of a GGUF file would become: a dry run, which reads the header alone.
+
+    Args:
+        source: the file.
+        ftype: `llama_ftype`'s number.
+        requantize: the source may be quantized already.
+        types: as in an `Order`.
 
     Raises:
         NativeFailure: llama.cpp refused.
@@ -230,7 +261,7 @@ def exact_types(source: Path, ftype: int, *, requantize: bool) -> dict[str, Tens
     def keep(tensor: Tensor) -> None:
         tensors[tensor.name] = tensor
 
-    run(Order(str(source), "", ftype, 1, requantize, dry_run=True), keep)
+    run(Order(str(source), "", ftype, 1, requantize, dry_run=True, types=types), keep)
     return tensors
 
 
