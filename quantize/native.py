@@ -1,25 +1,16 @@
-"""llama.cpp's own quantization, in a process of its own: `python -m quantize.native`.
-
-A file that makes llama.cpp abort ends that process and not ours, and Ctrl-C can stop it at once. The job
-goes in as one line of JSON on stdin; what llama.cpp logs comes back as lines of JSON on stdout. The process
-ends when its stdin does, so it can't outlive us.
-"""
+"""llama.cpp's own quantization, in a process of its own: `python -m quantize.native`."""
 
 import ctypes
-import json
 import os
 import re
-import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from models.ggml_types import BLOCKS, GGMLType
-from quantize.errors import NativeFailure
+from quantize import child
 
 QUANTIZE_PARAMS_BYTES = 64  # of the llama.cpp that the bindings describe
 MAX_BUFFER_BYTES = 2**27  # of rows in float32 at once; its own default is 8 GiB, a whole embedding
@@ -73,69 +64,16 @@ def run(order: Order, tell: Callable[[Tensor], None]) -> None:
     Raises:
         NativeFailure: llama.cpp refused, or its process died; with its last words.
     """
-    words: list[str] = []
-    with started(order) as process:
-        assert process.stdout is not None
-        done = False
-        for line in process.stdout:
-            try:
-                message = json.loads(line)
-            except ValueError:
-                continue
-            if "tensor" in message:
-                tell(_tensor(message["tensor"]))
-            elif "words" in message:
-                words.append(message["words"])
-            elif "done" in message:
-                done = message["done"] == 0
-        code = process.wait()
-    if not done or code != 0:
-        how = f"ended with {code}" if code >= 0 else f"died of signal {-code}"
-        said = words[-1] if words else "it said nothing"
-        raise NativeFailure(f"llama.cpp could not quantize {order.source}: {said} (its process {how})")
+
+    def hear(message: child.Message) -> None:
+        if "tensor" in message:
+            tell(_tensor(message["tensor"]))
+
+    child.run("quantize.native", asdict(order), hear, doing=f"quantize {order.source}")
 
 
 def _tensor(raw: dict[str, Any]) -> Tensor:
     return Tensor(**{**raw, "becomes": GGMLType(raw["becomes"])})
-
-
-@contextmanager
-def started(order: Any, module: str = "quantize.native") -> Iterator[subprocess.Popen[str]]:
-    """A process of ours that does an order, killed on the way out if it still runs.
-
-    Args:
-        order: a dataclass, which goes in as one line of JSON.
-        module: what runs; it answers with lines of JSON.
-    """
-    process = subprocess.Popen(
-        # -P: no module out of the folder that we happen to be called in.
-        [sys.executable, "-P", "-m", module],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        env={**os.environ, "GGML_NO_BACKTRACE": "1"},
-    )
-    assert process.stdin is not None
-    try:
-        process.stdin.write(json.dumps(asdict(order)) + "\n")
-        process.stdin.flush()
-        yield process
-    except BrokenPipeError:
-        raise NativeFailure("the process that quantizes could not be started") from None
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        # Closing flushes, and there is nobody to flush to.
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                try:
-                    pipe.close()
-                except OSError:
-                    continue
 
 
 # --- inside the process
@@ -185,22 +123,12 @@ def main() -> int:
     Returns:
         llama.cpp's own code: 0 where it succeeded.
     """
-    order = Order(**json.loads(sys.stdin.readline()))
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    ours = os.dup(1)
-    os.dup2(2, 1)  # whatever native code prints stays out of the protocol
 
-    def report(message: dict[str, Any]) -> None:
-        os.write(ours, (json.dumps(message) + "\n").encode())
+    def work(job: child.Message, report: child.Tell) -> int:
+        order = Order(**job)
+        return _quantize(order, _Log(report, dry_run=order.dry_run))
 
-    code = _quantize(order, _Log(report, dry_run=order.dry_run))
-    report({"done": code})
-    return code
-
-
-def _end_with_parent() -> None:
-    sys.stdin.read()
-    os._exit(1)
+    return child.serve(work)
 
 
 def _quantize(order: Order, log: _Log) -> int:
@@ -266,8 +194,4 @@ def exact_types(
 
 
 if __name__ == "__main__":
-    # Ctrl-C reaches the whole group; what to do about it is our parent's decision.
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(main())
