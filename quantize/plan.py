@@ -19,6 +19,8 @@ class Target:
     direct: GGMLType | None = None
     """The type of its matrices, where we write them ourselves; None: llama.cpp quantizes."""
     needs_imatrix: bool = False
+    trained: bool = False
+    """Only for models whose training made such weights: little is left of others."""
 
     @property
     def label(self) -> str:
@@ -59,8 +61,16 @@ TARGETS: dict[str, Target] = {
         Target("iq2_xxs", 19, needs_imatrix=True),
         Target("iq1_m", 31, needs_imatrix=True),
         Target("iq1_s", 24, needs_imatrix=True),
+        Target("mxfp4_moe", 38),
+        Target("tq2_0", 37, trained=True),
+        Target("tq1_0", 36, trained=True),
+        Target("q2_0", 41, trained=True),
+        Target("q1_0", 40, trained=True),
     )
 }
+
+ALIASES = {"q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m"}
+"""As in llama.cpp's llama-quantize."""
 
 USABLE = tuple(name for name, target in TARGETS.items() if not target.needs_imatrix)
 
@@ -71,7 +81,8 @@ def target_of(name: str) -> Target:
     Raises:
         BadRequest: there is none of that name, or it needs an importance matrix.
     """
-    target = TARGETS.get(name.strip().lower().replace("-", "_"))
+    plain = name.strip().lower().replace("-", "_")
+    target = TARGETS.get(ALIASES.get(plain, plain))
     if target is None:
         raise BadRequest(f"there is no type {name!r}: give one of {', '.join(USABLE)}")
     if target.needs_imatrix:

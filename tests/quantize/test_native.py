@@ -56,7 +56,11 @@ def test_a_dry_run_says_what_a_run_does(source: Path, tmp_path: Path) -> None:
     assert GGMLType.F32 in {tensor.type for tensor in header.tensors}
 
 
-@pytest.mark.parametrize("kind", [name for name in USABLE if target_of(name).direct is None])
+@pytest.mark.parametrize(
+    "kind",
+    # Q1_0 needs rows of 128, which this model's are not.
+    [name for name in USABLE if target_of(name).direct is None and name != "q1_0"],
+)
 def test_every_type_is_written_and_loads(source: Path, tmp_path: Path, kind: str) -> None:
     """With the size that was foreseen, and the number that its name stands for."""
     from quantize.pipeline import _result_size

@@ -30,6 +30,14 @@ def test_names_are_read_as_people_write_them() -> None:
     """In either case, with either dash."""
     assert target_of("Q4_K_M") is target_of("q4-k-m") is TARGETS["q4_k_m"]
     assert target_of("Q4_K_M").label == "Q4_K_M"
+    assert target_of("q4_K") is TARGETS["q4_k_m"]
+
+
+def test_all_types_are_there() -> None:
+    """Each type of file that llama.cpp names, but NVFP4: it has no default type for that one."""
+    prefix = "LLAMA_FTYPE_MOSTLY_"
+    theirs = {name.removeprefix(prefix).lower() for name in dir(llama_cpp) if name.startswith(prefix)}
+    assert set(TARGETS) == (theirs | {"f32"}) - {"nvfp4"}
 
 
 def test_what_there_is_not() -> None:
