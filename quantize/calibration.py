@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +21,6 @@ from models.chat_template.template import ChatTemplate
 from models.errors import UnsupportedModel
 from models.json_file import optional_json
 from quantize.errors import BadRequest, SourceNotFound
-
-if TYPE_CHECKING:
-    pass
 
 SAMPLES = 128
 LENGTH = 512
@@ -73,6 +70,19 @@ class Samples:
     source: str
     sha256: str
     """Of the text."""
+
+
+class TextTokenizer(Protocol):
+    """What samples are made with."""
+
+    @property
+    def template(self) -> ChatTemplate | None:
+        """The model's chat template, if it has one."""
+        ...
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """The tokens of a text; `special`: with those that every text begins or ends with."""
+        ...
 
 
 class FolderTokenizer:
@@ -226,9 +236,7 @@ def _is_conversation(turns: Any) -> bool:
     )
 
 
-def samples(
-    texts: Texts, tokenizer: FolderTokenizer, *, count: int = SAMPLES, length: int = LENGTH
-) -> Samples:
+def samples(texts: Texts, tokenizer: TextTokenizer, *, count: int = SAMPLES, length: int = LENGTH) -> Samples:
     """Take samples.
 
     Args:
