@@ -13,6 +13,8 @@ from models.ggml_types import BLOCKS, GGMLType
 from quantize import child
 
 QUANTIZE_PARAMS_BYTES = 64  # of the llama.cpp that the bindings describe
+MAX_KEY_BYTES = 127
+"""Of a key, and of a text, that llama.cpp takes."""
 MAX_BUFFER_BYTES = 2**27  # of rows in float32 at once; its own default is 8 GiB, a whole embedding
 
 _BEGUN = re.compile(r"^\[\s*(\d+)/\s*(\d+)\]\s+(\S+)\s+- \[([\d, ]+)\], type =\s*(\S+),")
@@ -35,6 +37,17 @@ class Order:
     types: tuple[tuple[str, int], ...] = ()
     """Tensors by name, and the number of the type that each shall have, whatever `ftype` says. Where a row
     does not fill its blocks, llama.cpp takes another."""
+    imatrix: str | None = None
+    """A file with an importance matrix."""
+    assume_imatrix: bool = False
+    """In a dry run: as if there were one, which decides about some types."""
+    keys: tuple[tuple[str, str | int], ...] = ()
+    """To be added to the metadata: texts of at most 127 bytes in UTF-8, and numbers."""
+
+    def __post_init__(self) -> None:
+        for key, value in self.keys:
+            if max(len(key.encode()), len(str(value).encode())) > MAX_KEY_BYTES:
+                raise ValueError(f"{key} is over {MAX_KEY_BYTES} bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +165,11 @@ def _quantize(order: Order, log: _Log) -> int:
     params.max_buf_size = MAX_BUFFER_BYTES
     if order.types:
         params.tt_overrides = _overrides(order.types)
+    kept: list[Any] = []  # what llama.cpp reads of ours, for as long as it works
+    if order.imatrix is not None or order.assume_imatrix:
+        params.imatrix = _importance(order.imatrix, kept)
+    if order.keys:
+        params.kv_overrides = _keys(order.keys)
     code: int = llama_cpp.llama_model_quantize(
         os.fsencode(order.source), os.fsencode(order.output), ctypes.byref(params)
     )
@@ -166,12 +184,58 @@ def _overrides(types: Iterable[tuple[str, int]]) -> "ctypes.Array[Any]":
     return (llama_cpp.llama_model_tensor_override * (len(named) + 1))(*named, (None, 0))
 
 
+def _importance(path: str | None, kept: list[Any]) -> "ctypes.Array[Any]":
+    """As llama.cpp takes them: a name, numbers and their count each, and an empty one at the end."""
+    import llama_cpp
+
+    if path is None:
+        numbers = (ctypes.c_float * 1)(1.0)
+        entries = [(b"", numbers, 1)]
+    else:
+        from quantize.imatrix import ImportanceMatrix
+
+        matrix = ImportanceMatrix.read(Path(path))
+        entries = []
+        for name, entry in matrix.entries.items():
+            mean = entry.mean.reshape(-1)
+            entries.append((name.encode(), (ctypes.c_float * mean.size).from_buffer(mean), mean.size))
+    kept.append(entries)
+    kind = llama_cpp.llama_model_imatrix_data
+    pointer = ctypes.POINTER(ctypes.c_float)
+    made = [kind(name, ctypes.cast(numbers, pointer), size) for name, numbers, size in entries]
+    kept.append(made)
+    return (kind * (len(made) + 1))(*made, kind(None, None, 0))
+
+
+def _keys(keys: Iterable[tuple[str, str | int]]) -> "ctypes.Array[Any]":
+    """As llama.cpp takes them, and an empty one at the end. It stores numbers as UINT32."""
+    import llama_cpp
+
+    kind = llama_cpp.llama_model_kv_override
+    overrides = []
+    for key, value in keys:
+        override = kind(key=key.encode())
+        if isinstance(value, str):
+            override.tag = llama_cpp.LLAMA_KV_OVERRIDE_TYPE_STR
+            override.value.val_str = value.encode()
+        else:
+            override.tag = llama_cpp.LLAMA_KV_OVERRIDE_TYPE_INT
+            override.value.val_i64 = value
+        overrides.append(override)
+    return (kind * (len(overrides) + 1))(*overrides)
+
+
 def _escaped(match: re.Match[str]) -> str:
     return "\\" + match[0]
 
 
 def exact_types(
-    source: Path, ftype: int, *, requantize: bool, types: tuple[tuple[str, int], ...] = ()
+    source: Path,
+    ftype: int,
+    *,
+    requantize: bool,
+    types: tuple[tuple[str, int], ...] = (),
+    imatrix: bool = False,
 ) -> dict[str, Tensor]:
     """What each tensor of a GGUF file would become: a dry run, which reads the header alone.
 
@@ -180,6 +244,7 @@ def exact_types(
         ftype: `llama_ftype`'s number.
         requantize: the source may be quantized already.
         types: as in an `Order`.
+        imatrix: as if there were an importance matrix.
 
     Raises:
         NativeFailure: llama.cpp refused.
@@ -189,7 +254,8 @@ def exact_types(
     def keep(tensor: Tensor) -> None:
         tensors[tensor.name] = tensor
 
-    run(Order(str(source), "", ftype, 1, requantize, dry_run=True, types=types), keep)
+    order = Order(str(source), "", ftype, 1, requantize, dry_run=True, types=types, assume_imatrix=imatrix)
+    run(order, keep)
     return tensors
 
 
