@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from edgechat.cli.options import DraftOption, KVTypeOption
+from edgechat.cli.options import (
+    AsJsonOption,
+    ContextOption,
+    DraftOption,
+    KVTypeOption,
+    MaxTokensOption,
+    MinPOption,
+    QuietOption,
+    SeedOption,
+    TemperatureOption,
+    ThreadsOption,
+    TopKOption,
+    TopPOption,
+)
 from edgechat.engine.process.spawn import spawn_host
 from edgechat.errors import NotFoundError, UsageError
 
@@ -33,29 +46,23 @@ def ask(
     *,
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, untemplated.")] = False,
-    max_tokens: Annotated[
-        int | None, typer.Option(min=0, max=2**31, help="Longest answer in tokens; 0: no limit.")
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option("--temperature", "-t", min=0, max=100, help="0 takes the likeliest token.")
-    ] = None,
-    top_k: Annotated[int | None, typer.Option(min=0, help="Keep so many likeliest tokens; 0: all.")] = None,
-    top_p: Annotated[float | None, typer.Option(min=0, max=1, help="Keep this share of probability.")] = None,
-    min_p: Annotated[float | None, typer.Option(min=0, max=1, help="Least share of the likeliest.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same answer.")] = None,
+    max_tokens: MaxTokensOption = None,
+    temperature: TemperatureOption = None,
+    top_k: TopKOption = None,
+    top_p: TopPOption = None,
+    min_p: MinPOption = None,
+    seed: SeedOption = None,
     stop: Annotated[list[str] | None, typer.Option(help="End the answer at this text; repeatable.")] = None,
-    ctx: Annotated[
-        int | None, typer.Option(min=0, max=2**24, help="Tokens of context; 0: automatic.")
-    ] = None,
-    threads: Annotated[int | None, typer.Option(min=0, max=512, help="Threads; 0: automatic.")] = None,
+    ctx: ContextOption = None,
+    threads: ThreadsOption = None,
     kv_type: KVTypeOption = None,
     draft: DraftOption = None,
     overflow: Annotated[
         Literal["refuse", "window"],
         typer.Option(help="A prompt longer than the context: refuse it, or cut its middle."),
     ] = "refuse",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, when it is done.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")] = False,
+    as_json: AsJsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Answer one prompt, for pipes and scripts: the answer on stdout, all else on stderr.
 

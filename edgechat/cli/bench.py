@@ -6,11 +6,13 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated
 
+import msgspec
 import typer
 
 from edgechat.bench.plan import FULL, QUICK, Plan
 from edgechat.bench.results import Part, Report
-from edgechat.cli.options import DraftOption, KVTypeOption
+from edgechat.cli.failures import told_of
+from edgechat.cli.options import AsJsonOption, DraftOption, KVTypeOption, QuietOption, ThreadsOption
 from edgechat.cli.output import Status, json_object, note
 from edgechat.errors import ExitCode, UsageError
 
@@ -31,11 +33,11 @@ def bench(
     only: Annotated[
         str | None, typer.Option(metavar="PART,...", help=f"Measure these alone, of {', '.join(Part)}.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=0, max=512, help="Threads; 0: automatic.")] = None,
+    threads: ThreadsOption = None,
     kv_type: KVTypeOption = None,
     draft: DraftOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, when it is done.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")] = False,
+    as_json: AsJsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Measure a model's speed on this machine, beside its peers.
 
@@ -62,10 +64,13 @@ def bench(
     plan = Plan(load, QUICK if quick else FULL, status.show)
     try:
         asyncio.run(_interruptible(plan, parts, report))
-    except Exception:
+    except Exception as error:
         status.clear()
-        if any(getattr(report, part) is not None for part in Part):
-            _print(report, as_json)  # what is known took minutes
+        if any(getattr(report, part) is not None for part in Part):  # what is known took minutes
+            if as_json:
+                json_object({**msgspec.to_builtins(report), "error": told_of(error)})
+            else:
+                _print(report, as_json)
         raise
     status.clear()
     for text in report.warnings[said:] if not (quiet or as_json) else ():

@@ -1,9 +1,8 @@
 """`edgechat doctor`: what this machine can do, and what is amiss."""
 
-from typing import Annotated
-
 import typer
 
+from edgechat.cli.options import AsJsonOption
 from edgechat.cli.output import json_object, one_line
 from edgechat.cli.tables import pairs
 
@@ -11,7 +10,7 @@ app = typer.Typer(help="Say what this machine can do, and what is amiss.")
 
 
 @app.command()
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+def doctor(as_json: AsJsonOption = False) -> None:
     """Look at Python, llama.cpp, CPU, memory, GPUs, disk, terminal, starter model and settings.
 
     Exit code 0: edgechat works here, though there may be warnings. 5: not enough memory or disk.

@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from edgechat.cli.eval_against import compared
-from edgechat.cli.options import KVTypeOption
+from edgechat.cli.options import AsJsonOption, KVTypeOption, QuietOption, ThreadsOption
 from edgechat.cli.output import answer, json_object, note
 from edgechat.engine.process.messages import Scored
 from edgechat.engine.process.spawn import HostProcess, spawn_host
@@ -68,10 +68,10 @@ def evaluate(
     ctx: Annotated[
         int, typer.Option("--ctx", min=8, max=2**20, help="Tokens of a window; its second half is scored.")
     ] = DEFAULT_WINDOW,
-    threads: Annotated[int | None, typer.Option(min=0, max=512, help="Threads; 0: automatic.")] = None,
+    threads: ThreadsOption = None,
     kv_type: KVTypeOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, when it is done.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")] = False,
+    as_json: AsJsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Measure a model's perplexity on a text, as llama.cpp's own tool does: lower is better.
 

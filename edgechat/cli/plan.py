@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edgechat.cli.options import AsJsonOption, ContextOption, GPULayersOption, KVTypeOption
 from edgechat.cli.output import json_object, note
 from edgechat.cli.tables import table
 from edgechat.errors import ExitCode
-from edgechat.records import KVType
 from edgechat.units import bytes_text
 
 if TYPE_CHECKING:
@@ -27,15 +27,11 @@ PARTS = (
 def plan(
     model: Annotated[str, typer.Argument(help="Path or name of a model; `starter` for the starter.")],
     *,
-    ctx: Annotated[
-        int | None, typer.Option(min=0, max=2**24, help="Tokens of context; 0: automatic.")
-    ] = None,
-    kv_type: Annotated[KVType | None, typer.Option(help="Type of the context's memory.")] = None,
-    gpu_layers: Annotated[
-        int | None, typer.Option(min=-1, max=2**16, help="Layers on the GPU; -1: all that fit.")
-    ] = None,
+    ctx: ContextOption = None,
+    kv_type: KVTypeOption = None,
+    gpu_layers: GPULayersOption = None,
     draft: Annotated[str | None, typer.Option(help="A draft model to run beside it.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJsonOption = False,
 ) -> None:
     """Say whether a model fits into memory, with what settings, and what takes how much.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgechat.cli.options import AsJsonOption, QuietOption
 from edgechat.cli.output import answer, json_object, note, printable
 from edgechat.cli.quantize_layers import LayerOptions, record, reported, request_of, summary
 from edgechat.errors import UsageError
@@ -95,8 +96,8 @@ def quantize(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the output if it is there.")] = False,
     threads: Annotated[int, typer.Option(min=0, max=512, help="Threads; 0: automatic.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, when it is done.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")] = False,
+    as_json: AsJsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Turn a checkpoint into a model that runs here: its path on stdout, all else on stderr."""
     to = to.lower()
