@@ -8,6 +8,7 @@ alone. To end with a code without a message, a command raises `typer.Exit(code)`
 
 import contextlib
 import importlib
+import itertools
 import signal
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ import typer
 import typer.core
 
 from edgechat.cli import failures
+from edgechat.cli.output import json_objects
 from edgechat.errors import ExitCode
 
 
@@ -120,14 +122,20 @@ def main(arguments: Sequence[str]) -> int:
     """
     if not arguments:
         arguments = ["chat"] if sys.stdin.isatty() and sys.stdout.isatty() else ["--help"]
+    printed = json_objects()
     try:
         code = typer.main.get_command(app).main(list(arguments), prog_name="edgechat", standalone_mode=False)
         sys.stdout.flush()
     except BaseException as error:
-        return failures.report(error)
+        code = failures.report(error, as_json=wants_json(arguments) and json_objects() == printed)
     finally:
         _allow_network()
     return code if isinstance(code, int) else 0
+
+
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Whether a command line asks for JSON, be it right or wrong in all else."""
+    return "--json" in itertools.takewhile(lambda word: word != "--", arguments)
 
 
 def _allow_network() -> None:

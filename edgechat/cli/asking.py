@@ -14,7 +14,7 @@ from edgechat.engine.process.answer import Answer
 from edgechat.engine.process.client import EngineClient, error_from_code
 from edgechat.engine.process.messages import Delta, Evicted, Finished, Generate, Note, Prefilled, Refused
 from edgechat.engine.process.spawn import HostProcess
-from edgechat.errors import ExitCode, from_exception
+from edgechat.errors import ExitCode
 from edgechat.records import FinishReason, LoadSettings, SamplingSettings, Speculation, Timings
 from models.chat import ChatMessage
 
@@ -237,9 +237,7 @@ def print_failure(error: Exception, result: Result) -> None:
     """Print, as `--json` does, what there is beside an error."""
     if isinstance(error, BrokenPipeError):
         return
-    ours = from_exception(error)
-    code, text = (ExitCode.BUG, repr(error)) if ours is None else (ours.code, failures.told(ours))
-    result.error = Failure(int(code), output.brief(text))
+    result.error = msgspec.convert(failures.told_of(error), Failure)
     output.json_object(result)
 
 

@@ -1,5 +1,6 @@
 """How a run of the command line ends when it fails: the line on stderr, and the exit code."""
 
+import contextlib
 import os
 import sys
 import time
@@ -10,7 +11,7 @@ import typer
 from typer.exceptions import TyperException
 
 from edgechat import errors
-from edgechat.cli.output import brief
+from edgechat.cli.output import brief, json_object
 from edgechat.errors import ExitCode
 
 
@@ -18,8 +19,12 @@ class ReaderGone(Exception):
     """Nobody reads our output any more (`| head`): a reason to stop, not a failure."""
 
 
-def report(error: BaseException) -> int:
+def report(error: BaseException, *, as_json: bool = False) -> int:
     """Say what went wrong, in one line on stderr.
+
+    Args:
+        error: what ended the run.
+        as_json: on stdout, an object tells the same: {"error": {"code": ..., "message": ...}}.
 
     Returns:
         The exit code.
@@ -31,7 +36,17 @@ def report(error: BaseException) -> int:
         _close_output()
     elif message:
         print(f"edgechat: {brief(message)}", file=sys.stderr)
+    if as_json and (message or code == ExitCode.INTERRUPTED):
+        with contextlib.suppress(BrokenPipeError):
+            json_object({"error": {"code": int(code), "message": brief(message) or "interrupted"}})
     return code
+
+
+def told_of(error: Exception) -> dict[str, object]:
+    """The code and the message of an error, as `--json` tells them."""
+    ours = errors.from_exception(error)
+    code, text = (ExitCode.BUG, repr(error)) if ours is None else (ours.code, told(ours))
+    return {"code": int(code), "message": brief(text)}
 
 
 def _verdict(error: BaseException) -> tuple[int, str]:

@@ -8,6 +8,7 @@ import msgspec
 import typer
 
 from edgechat.cli import models_keep, models_pull, models_search, plan
+from edgechat.cli.options import AsJsonOption
 from edgechat.cli.output import clipped, json_object, note, one_line
 from edgechat.cli.tables import pairs, table
 from edgechat.errors import BrokenModelError, EngineCrashedError, ExitCode, from_exception
@@ -27,14 +28,12 @@ app.command("rm")(models_keep.rm)
 app.command("du")(models_keep.du)
 app.command("plan")(plan.plan)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-
 # Where several files fail, the gravest decides on the exit code.
 GRAVITY = (ExitCode.BROKEN_MODEL, ExitCode.NOT_FOUND, ExitCode.UNSUPPORTED)
 
 
 @app.command("ls")
-def list_(as_json: AsJson = False) -> None:
+def list_(as_json: AsJsonOption = False) -> None:
     """List the models that can be named: pulled, of the settings' folders, and of other programs."""
     from edgechat.library.local import list_models, models_dir
     from edgechat.library.summaries import summaries
@@ -64,7 +63,7 @@ def list_(as_json: AsJson = False) -> None:
 @app.command("show")
 def show(
     model: Annotated[str, typer.Argument(help="Path or name of a model; `starter` for the starter.")],
-    as_json: AsJson = False,
+    as_json: AsJsonOption = False,
 ) -> None:
     """Say what a model is: size, quantization, context, template, licence, where it came from."""
     from edgechat.library.inspect import summarize
@@ -112,23 +111,30 @@ def verify(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Paths or names of models.")],
     load: Annotated[bool, typer.Option("--load", help="Load each in an engine of its own, too.")] = False,
     fast: Annotated[bool, typer.Option("--fast", help="Don't compute checksums again.")] = False,
-    as_json: AsJson = False,
+    as_json: AsJsonOption = False,
 ) -> None:
     """Check that files are whole and safe to load, and of those that were pulled, the checksums.
 
     Exit code 0: all are sound. 3: not found. 4: broken or unsafe. 6: sound, but not supported here.
     """
     results = [_verify(name, load, fast) for name in files]
+    failed = sorted((result for result in results if result["error"]), key=_gravity)
     if as_json:
-        json_object({"files": results})
+        error = {"code": failed[0]["code"], "message": failed[0]["error"]} if failed else None
+        json_object({"files": results, "error": error})
     for result in results:
         if result["error"]:
             note(f"edgechat: {result['error']}")
         elif not as_json:
             print(one_line(f"{result['path']}: sound ({result['what']})"))
-    codes = {result["code"] for result in results} - {int(ExitCode.DONE)}
-    if codes:
-        raise typer.Exit(next((int(code) for code in GRAVITY if code in codes), max(codes)))
+    if failed:
+        raise typer.Exit(failed[0]["code"])
+
+
+def _gravity(result: dict[str, Any]) -> int:
+    """Where what is wrong with a file stands among what may be wrong with others."""
+    code = result["code"]
+    return GRAVITY.index(code) if code in GRAVITY else len(GRAVITY)
 
 
 def _verify(name: str, load: bool, fast: bool) -> dict[str, Any]:

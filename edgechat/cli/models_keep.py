@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgechat.cli.options import AsJsonOption
 from edgechat.cli.output import json_object, note
 from edgechat.cli.tables import table
 from edgechat.errors import UsageError
@@ -12,8 +13,6 @@ from edgechat.units import bytes_text
 
 if TYPE_CHECKING:
     from edgechat.library.remove import Removal
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def rm(
@@ -26,6 +25,7 @@ def rm(
     force: Annotated[
         bool, typer.Option("--force", help="Also what is another program's, or linked to.")
     ] = False,
+    as_json: AsJsonOption = False,
 ) -> None:
     """Remove models, once you have said yes. Of a link, the link alone goes.
 
@@ -45,11 +45,14 @@ def rm(
         remove(removal)
         what = "link removed" if removal.is_link else f"removed, {bytes_text(removal.freed_bytes)} freed"
         note(f"{removal.model.name}: {what}")
+    freed = remove_unfinished() if unfinished else 0
     if unfinished:
-        note(f"unfinished downloads: removed, {bytes_text(remove_unfinished())} freed")
+        note(f"unfinished downloads: removed, {bytes_text(freed)} freed")
+    if as_json:
+        json_object({"removed": [_as_json(one) for one in removals], "unfinished_bytes": freed})
 
 
-def du(as_json: AsJson = False) -> None:
+def du(as_json: AsJsonOption = False) -> None:
     """Say what each place with models takes."""
     from edgechat.library.usage_of_disk import disk_use
 
@@ -62,6 +65,15 @@ def du(as_json: AsJson = False) -> None:
     table(("place", "models", "size", "folder"), rows)
     if any(one.program == "unfinished downloads" for one in places):
         note("pull goes on with unfinished downloads; `edgechat models rm --unfinished` removes them")
+
+
+def _as_json(removal: "Removal") -> dict[str, Any]:
+    return {
+        "name": removal.model.name,
+        "path": str(removal.model.path),
+        "freed_bytes": removal.freed_bytes,
+        "is_link": removal.is_link,
+    }
 
 
 def _total(places: "list[Any]") -> int:
@@ -84,6 +96,12 @@ def _check(removal: "Removal", force: bool) -> None:
         )
     if removal.warning and not force:
         raise UsageError(f"{removal.warning}, and would be broken: remove that first, or give --force")
+    if removal.users and not force:
+        users = ", ".join(map(str, removal.users))
+        raise UsageError(
+            f"{model.name} is running (process {users}): end that first, or give --force "
+            "(what runs goes on; its disk space is free when it ends)"
+        )
 
 
 def _confirm(removals: "list[Removal]", unfinished: bool) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgechat.cli.options import AsJsonOption, QuietOption
 from edgechat.cli.output import json_object, note
 from edgechat.errors import NotFoundError
 from edgechat.units import bytes_text
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     from edgechat.library.hub import Hub, Listing
     from edgechat.library.pull import Pulled
     from edgechat.library.reference import Wanted
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")]
 
 
 def pull(
@@ -29,8 +27,8 @@ def pull(
     ],
     *,
     draft: Annotated[bool, typer.Option("--draft", help="The small model that drafts for it, too.")] = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    as_json: AsJsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Download a model, and check it. What was interrupted goes on where it was.
 
@@ -67,7 +65,7 @@ def link(
     path: Annotated[Path, typer.Argument(help="A GGUF file, or a folder of them.")],
     *,
     name: Annotated[str, typer.Option(help="What to call it; none: as the file is called.")] = "",
-    as_json: AsJson = False,
+    as_json: AsJsonOption = False,
 ) -> None:
     """Give a model that lies elsewhere a name here: a link, not a copy."""
     from edgechat.library.link import link as make_link

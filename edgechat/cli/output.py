@@ -54,12 +54,24 @@ def answer(text: str) -> None:
     sys.stdout.flush()
 
 
+class _Printed:
+    """What this process has printed so far."""
+
+    objects = 0
+
+
 def json_object(record: Any) -> None:
     """Print one JSON object: a struct, or a dict of plain values."""
     import msgspec
 
+    _Printed.objects += 1
     sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
     sys.stdout.flush()
+
+
+def json_objects() -> int:
+    """How many JSON objects this process has printed."""
+    return _Printed.objects
 
 
 class Status:
