@@ -45,6 +45,11 @@ def config_file() -> Path:
     return _tried("config") / "config.toml"
 
 
+def history_file() -> Path:
+    """The database of conversations; neither the file nor its folder need exist."""
+    return _tried("data") / "history.db"
+
+
 def models_dir() -> Path:
     """Our own folder for models; it need not exist."""
     return _tried("data") / "models"

@@ -17,11 +17,12 @@ from textual.screen import Screen
 
 from edgechat.chat.actions import ACTIONS
 from edgechat.chat.appearance import DARK, LIGHT, ThemeMemory
-from edgechat.chat.controller import ChatController, ChatOptions
+from edgechat.chat.controller import ChatController
 from edgechat.chat.engine import ChatEngine, EngineState
 from edgechat.chat.entries import Severity
 from edgechat.chat.events import ChatEvent
 from edgechat.chat.hangup import when_hung_up
+from edgechat.chat.options import ChatOptions
 from edgechat.chat.screens.chat import ChatScreen
 from edgechat.chat.screens.conversations import ConversationsScreen
 from edgechat.chat.widgets.prompt import Recall

@@ -18,8 +18,9 @@ INTERVAL_S = 0.4
 class Recorder:
     """Writes one conversation at a time to the store.
 
-    A conversation gets its row with its first message. Where another app deleted it meanwhile, it is
-    saved anew. Where nothing can be saved, the chat goes on and `on_trouble` hears of it, once.
+    A conversation gets its row with its first message. Where another program deleted it meanwhile, all of it
+    is saved anew, and `on_trouble` hears of that. Where nothing can be saved, the chat goes on and
+    `on_trouble` hears of it, once.
     """
 
     def __init__(self, store: HistoryStore, on_trouble: Callable[[str], None], model_path: str = "") -> None:
@@ -47,6 +48,19 @@ class Recorder:
             title = conversation.title or "This conversation"
             raise ConversationOpen(f"“{title}” is open in another window: go on there, or close that first")
 
+    def delete(self, conversation: Conversation) -> None:
+        """Delete a saved conversation, unless another app goes on with it.
+
+        Raises:
+            ConversationOpen: another app does; nothing has changed.
+            HistoryError: the store can't be written.
+        """
+        with self._claims.alone(conversation.id) as mine:
+            if not mine:
+                title = conversation.title or "This conversation"
+                raise ConversationOpen(f"“{title}” is open in another window: close it there, then delete it")
+            self.store.delete(conversation.id)
+
     def close(self) -> None:
         """Let other apps go on with the conversation."""
         self._claims.close()
@@ -65,8 +79,10 @@ class Recorder:
         """
         try:
             if self.conversation is not None:
-                with contextlib.suppress(ConversationGone):
+                try:
                     return [self._insert(self.conversation, entry)]
+                except ConversationGone:
+                    self._gone()
             everything = [e for e in (*before, entry) if e.kind is not Kind.NOTICE]
             self.conversation = self.store.create(
                 title_of(everything[0].text), model, system_prompt, model_path=self._model_path
@@ -116,7 +132,7 @@ class Recorder:
                 receipt=entry.receipt,
             )
         except ConversationGone:
-            self.conversation = None
+            self._gone()
             return self.add(entry, before, model, system)
         except HistoryError as error:
             self._report(error)
@@ -140,6 +156,10 @@ class Recorder:
             number = 0 if entry is None or entry.saved_id is None else entry.saved_id
             with self._reporting(), contextlib.suppress(ConversationGone):
                 self.store.update(self.conversation.id, unseen_until=number)
+
+    def _gone(self) -> None:
+        self.conversation = None
+        self._on_trouble("This conversation was deleted elsewhere while it was open: it is saved anew.")
 
     def _insert(self, conversation: Conversation, entry: Entry) -> Entry:
         role: Role = "user" if entry.kind is Kind.USER else "assistant"

@@ -4,7 +4,19 @@ from typing import Annotated
 
 import typer
 
-from edgechat.cli.options import DraftOption, KVTypeOption
+from edgechat.cli.options import (
+    ContextOption,
+    DraftOption,
+    GPULayersOption,
+    KVTypeOption,
+    MaxTokensOption,
+    MinPOption,
+    SeedOption,
+    TemperatureOption,
+    ThreadsOption,
+    TopKOption,
+    TopPOption,
+)
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -22,25 +34,17 @@ def chat(
     resume: Annotated[
         int | None, typer.Option(metavar="NUMBER", help="Go on with the conversation of this number.")
     ] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(min=0, max=2**31, help="Longest answer in tokens; 0: no limit.")
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option("--temperature", "-t", min=0, max=100, help="0 takes the likeliest token.")
-    ] = None,
-    top_k: Annotated[int | None, typer.Option(min=0, help="Keep so many likeliest tokens; 0: all.")] = None,
-    top_p: Annotated[float | None, typer.Option(min=0, max=1, help="Keep this share of probability.")] = None,
-    min_p: Annotated[float | None, typer.Option(min=0, max=1, help="Least share of the likeliest.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same answer.")] = None,
-    ctx: Annotated[
-        int | None, typer.Option(min=0, max=2**24, help="Tokens of context; 0: automatic.")
-    ] = None,
-    threads: Annotated[int | None, typer.Option(min=0, max=512, help="Threads; 0: automatic.")] = None,
+    max_tokens: MaxTokensOption = None,
+    temperature: TemperatureOption = None,
+    top_k: TopKOption = None,
+    top_p: TopPOption = None,
+    min_p: MinPOption = None,
+    seed: SeedOption = None,
+    ctx: ContextOption = None,
+    threads: ThreadsOption = None,
     kv_type: KVTypeOption = None,
     draft: DraftOption = None,
-    gpu_layers: Annotated[
-        int | None, typer.Option(min=-1, help="Layers on the GPU; -1: all that fit.")
-    ] = None,
+    gpu_layers: GPULayersOption = None,
     theme: Annotated[str | None, typer.Option(help="Colours: dark or light; remembered.")] = None,
 ) -> None:
     """Talk to a model in the terminal."""
@@ -64,7 +68,7 @@ def chat(
         raise UsageError("--continue and --resume: give one of them")
 
     config = settings.load()
-    history = open_history(paths.data_dir() / "history.db")
+    history = open_history(paths.history_file())
     going_on = None
     if go_on:
         going_on = history.store.latest()
@@ -96,8 +100,8 @@ def chat(
 
     from edgechat.chat.app import ChatSetup, run_chat
     from edgechat.chat.appearance import NAMES, ThemeMemory
-    from edgechat.chat.controller import ChatOptions
     from edgechat.chat.engine import EngineState
+    from edgechat.chat.options import ChatOptions
     from edgechat.engine.process.supervisor import EngineSupervisor, State
 
     memory = ThemeMemory(paths.state_dir() / "theme", config.chat.theme)

@@ -7,6 +7,7 @@ system lets go of it when the process ends, however it ends. Claims of one proce
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -26,18 +27,32 @@ class Claims:
             False where another app has it; the one before stays claimed then. Where the system can't lock,
             all is granted: better two apps on one conversation than none.
         """
-        if self._path is None or conversation_id == self._claimed:
+        if conversation_id == self._claimed or not self._open():
             return True
-        try:
-            if self._file is None:
-                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
-        except OSError:
-            return True
+        assert self._file is not None
         if not _lock(self._file, conversation_id):
             return False
         self.release()
         self._claimed = conversation_id
         return True
+
+    @contextlib.contextmanager
+    def alone(self, conversation_id: int) -> Iterator[bool]:
+        """Keep a conversation from other apps for a moment, whatever else is claimed.
+
+        Yields:
+            False where another app has it. Where the system can't lock, True.
+        """
+        if conversation_id == self._claimed or not self._open():
+            yield True
+            return
+        assert self._file is not None
+        mine = _lock(self._file, conversation_id)
+        try:
+            yield mine
+        finally:
+            if mine:
+                _unlock(self._file, conversation_id)
 
     def release(self) -> None:
         """Let go of the claimed conversation; without one it does nothing."""
@@ -51,6 +66,13 @@ class Claims:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    def _open(self) -> bool:
+        """Whether there is a file to lock bytes of."""
+        if self._file is None and self._path is not None:
+            with contextlib.suppress(OSError):
+                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+        return self._file is not None
 
 
 if sys.platform == "win32":

@@ -13,6 +13,10 @@ class DamagedHistory(HistoryError):
     """The file is no database of ours any more."""
 
 
+class NewerHistory(HistoryError):
+    """A newer edgechat made the file, or changed it."""
+
+
 class ConversationGone(NotFoundError):
     """Another program deleted the conversation."""
 

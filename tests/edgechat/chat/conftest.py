@@ -9,8 +9,9 @@ import pytest
 
 from edgechat.chat.app import ChatApp, ChatSetup
 from edgechat.chat.appearance import ThemeMemory
-from edgechat.chat.controller import ChatController, ChatOptions
+from edgechat.chat.controller import ChatController
 from edgechat.chat.events import ChatEvent, Grew
+from edgechat.chat.options import ChatOptions
 from edgechat.engine.process.messages import Delta, Event, Finished, Generate, Refused
 from edgechat.history import HistoryStore, OpenedHistory
 from edgechat.records import Capabilities, FinishReason, ModelInfo, Timings

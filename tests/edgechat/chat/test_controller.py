@@ -461,6 +461,9 @@ async def test_a_conversation_that_another_app_deleted_is_saved_anew(chat, engin
     store.delete(first)
     await ask(chat, wait_until, "Two")
     assert chat.conversation_id != first
+    assert texts(chat, Kind.NOTICE) == [
+        "This conversation was deleted elsewhere while it was open: it is saved anew."
+    ]
     assert [row[1] for row in saved(store, chat.conversation_id)] == [
         "One",
         "Hello there.",

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from textual.widget import MountError
 
-from edgechat.chat.controller import ChatController, ChatOptions
+from edgechat.chat.controller import ChatController
 from edgechat.chat.entries import Kind
 from edgechat.chat.events import GivenBack, State
+from edgechat.chat.options import ChatOptions
 from edgechat.engine.process.messages import Refused
 from edgechat.errors import ResourceError
 from edgechat.history import HistoryStore, Status
@@ -111,6 +112,25 @@ async def test_a_conversation_that_is_open_elsewhere(chat, store, claim_elsewher
         await chat.resume(conversation.id)
     assert chat.conversation_id is None
     assert chat.entries == []
+
+
+async def test_what_is_open_elsewhere_is_not_deleted(
+    chat, engine, store, claim_elsewhere, wait_until
+) -> None:
+    conversation = store.create("Ships", "Scripted-1B", "")
+    store.add(conversation.id, "user", "hello", status=Status.COMPLETE)
+    process, _ = claim_elsewhere(conversation.id)
+    with pytest.raises(ConversationOpen, match="“Ships” is open in another window: close it there"):
+        await chat.delete(conversation.id)
+    assert store.get(conversation.id).n_messages == 1
+    assert engine.forgotten == []
+
+    process.kill()
+    process.wait()
+    await chat.delete(conversation.id)
+    assert store.search("") == []
+    assert len(engine.forgotten) == 1
+    assert claim_elsewhere(conversation.id)[1], "nothing stays claimed"
 
 
 async def test_going_on_with_one_that_is_open_elsewhere_begins_anew(

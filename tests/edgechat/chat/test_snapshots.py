@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from edgechat.chat.controller import ChatOptions
 from edgechat.chat.engine import EngineState
 from edgechat.chat.entries import Severity
 from edgechat.chat.events import State
+from edgechat.chat.options import ChatOptions
 from edgechat.chat.screens.conversations import when
 from edgechat.engine.process.messages import Evicted, Finished
 from edgechat.errors import EngineCrashedError

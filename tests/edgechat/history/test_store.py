@@ -1,5 +1,6 @@
 """Conversations as they are saved: what is written is read again, by this app and by another one."""
 
+import errno
 import sqlite3
 import stat
 import threading
@@ -15,12 +16,17 @@ from edgechat.history import (
     Status,
     open_history,
 )
+from edgechat.history import database as database_module
 from edgechat.history import index as index_module
-from edgechat.history import store as store_module
 from edgechat.history.migrations import MIGRATIONS
 from edgechat.records import Timings
 
 TIMINGS = Timings(0.5, 0.25, 12, 0.2, 30, 1.5, 20.0, 4)
+
+
+def raw(store: HistoryStore) -> sqlite3.Connection:
+    """What the store writes to."""
+    return store._database.connection
 
 
 class Clock:
@@ -80,7 +86,7 @@ def test_files_are_for_their_owner_only(store: HistoryStore, path: Path) -> None
 
 def test_pragmas(store: HistoryStore) -> None:
     pragmas = {
-        name: store._db.execute(f"PRAGMA {name}").fetchone()[0]
+        name: raw(store).execute(f"PRAGMA {name}").fetchone()[0]
         for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout", "user_version")
     }
     assert pragmas == {
@@ -105,7 +111,7 @@ def test_deleting_takes_the_messages_and_the_index_along(store: HistoryStore) ->
     store.delete(gone)
     store.delete(gone)
     assert [f.conversation.id for f in store.search("kangaroo")] == [kept]
-    assert store._db.execute("SELECT count(*) FROM messages").fetchone() == (1,)
+    assert raw(store).execute("SELECT count(*) FROM messages").fetchone() == (1,)
     with pytest.raises(ConversationGone):
         store.get(gone)
     with pytest.raises(ConversationGone):
@@ -120,7 +126,7 @@ def test_a_regenerated_answer_is_hidden_not_lost(store: HistoryStore) -> None:
     assert [m.content for m in store.messages(conversation)] == ["question"]
     assert store.search("kiwi") == []
     assert store.get(conversation).n_messages == 1
-    assert store._db.execute("SELECT content FROM messages WHERE superseded").fetchall() == [("first kiwi",)]
+    assert raw(store).execute("SELECT content FROM messages WHERE superseded").fetchall() == [("first kiwi",)]
 
 
 @pytest.mark.parametrize("full_text", [True, False])
@@ -145,7 +151,7 @@ def test_search(
     path: Path, monkeypatch: pytest.MonkeyPatch, full_text: bool, text: str, titles: set[str]
 ) -> None:
     if not full_text:
-        monkeypatch.setattr(store_module, "has_fts5", lambda db: False)
+        monkeypatch.setattr(database_module, "has_fts5", lambda db: False)
     store = HistoryStore(path)
     talk(store, "animals", "The quick brown fox")
     talk(store, "numbers", "It is 100% a snake_case")
@@ -169,7 +175,7 @@ def test_the_index_follows_every_change(store: HistoryStore) -> None:
     assert len(store.search("bravo")) == 1
     store.write(answer.id, "charlie")
     assert store.search("bravo") == []
-    store._db.execute("INSERT INTO messages_index (messages_index, rank) VALUES ('integrity-check', 1)")
+    raw(store).execute("INSERT INTO messages_index (messages_index, rank) VALUES ('integrity-check', 1)")
 
 
 def test_a_database_survives_an_edgechat_without_full_text_search(
@@ -179,17 +185,17 @@ def test_a_database_survives_an_edgechat_without_full_text_search(
     talk(first, "A", "alpha")
     first.close()
     with monkeypatch.context() as patch:
-        patch.setattr(store_module, "has_fts5", lambda db: False)
+        patch.setattr(database_module, "has_fts5", lambda db: False)
         without = HistoryStore(path)
-        names = without._db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        names = raw(without).execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
         assert names == []
         talk(without, "B", "bravo")
         assert len(without.search("bravo")) == 1
         without.close()
     again = HistoryStore(path)
-    assert again.full_text
+    assert again._database.full_text
     assert [f.conversation.title for f in again.search("bravo")] == ["B"]
-    again._db.execute("INSERT INTO messages_index (messages_index, rank) VALUES ('integrity-check', 1)")
+    raw(again).execute("INSERT INTO messages_index (messages_index, rank) VALUES ('integrity-check', 1)")
 
 
 def test_match_expressions_quote_what_a_person_types() -> None:
@@ -279,26 +285,79 @@ def test_a_newer_database_is_left_alone(path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version = 999")
     db.close()
-    opened = open_history(path)
-    assert "newer edgechat" in opened.notice
-    assert "not saved" in opened.notice
-    assert talk(opened.store, "A", "hello") == 1
+    before = path.read_bytes()
+    for said in ("hello", "again"):
+        opened = open_history(path)
+        assert "newer edgechat" in opened.notice
+        assert f"saved in history.v{len(MIGRATIONS)}.db" in opened.notice
+        assert "\n" not in opened.notice
+        talk(opened.store, said, said)
+        opened.store.close()
+    assert path.read_bytes() == before
+    assert [found.conversation.title for found in open_history(path).store.search("")] == ["again", "hello"]
     assert list(path.parent.glob("*damaged*")) == []
+
+
+def test_a_newer_database_where_nothing_can_be_written(path: Path) -> None:
+    HistoryStore(path).close()
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 999")
+    db.close()
+    path.with_name(f"history.v{len(MIGRATIONS)}.db").mkdir()
+    opened = open_history(path)
+    assert opened.notice.startswith("Nothing will be saved: ")
+    assert opened.store.path is None
+    assert talk(opened.store, "A", "hello") == 1
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     opened = open_history(tmp_path / "file" / "history.db")
-    assert "not saved" in opened.notice
+    assert opened.notice.startswith("Nothing will be saved: ")
+    assert opened.notice.count(str(tmp_path)) == 1
+    assert "\n" not in opened.notice
     talk(opened.store, "A", "hello")
     with pytest.raises(HistoryError):
         HistoryStore(tmp_path / "file" / "history.db")
 
 
+@pytest.mark.parametrize("logged", [False, True], ids=["closed", "left open"])
+def test_what_can_only_be_read_is_read(path: Path, monkeypatch: pytest.MonkeyPatch, logged: bool) -> None:
+    """As on a disk that is full or read-only. With a log beside it, the last messages are in there."""
+    store = HistoryStore(path)
+    talk(store, "Tides", "the Moon pulls")
+    if not logged:
+        store.close()
+
+    def refuse(*args: object, **kwargs: object) -> int:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(database_module.os, "open", refuse)
+    before = path.read_bytes()
+    opened = open_history(path)
+    assert opened.notice == (
+        f"Nothing will be saved: {path} can't be used (Read-only file system): check that the disk has room "
+        "and the folder can be written. Earlier conversations can be read."
+    )
+    assert [found.conversation.title for found in opened.store.search("moon")] == ["Tides"]
+    talk(opened.store, "Another", "not kept")
+    assert path.read_bytes() == before
+    store.close()
+
+
+def test_a_database_too_large_to_copy_is_not(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = HistoryStore(path)
+    talk(store, "Tides", "the Moon pulls")
+    store.close()
+    monkeypatch.setattr(database_module, "COPIED_SIZE", 100)
+    with pytest.raises(HistoryError):
+        HistoryStore(None, copy_of=path)
+
+
 def test_a_full_disk_is_one_clear_line(store: HistoryStore) -> None:
     conversation = talk(store, "A", "hello")
-    pages = store._db.execute("PRAGMA page_count").fetchone()[0]
-    store._db.execute(f"PRAGMA max_page_count = {pages}")
+    pages = raw(store).execute("PRAGMA page_count").fetchone()[0]
+    raw(store).execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(HistoryError, match="room") as raised:
         store.add(conversation, "user", "x" * 10**6, status=Status.COMPLETE)
     assert "\n" not in str(raised.value)

@@ -1,0 +1,18 @@
+"""What every new conversation begins with."""
+
+from dataclasses import dataclass, field
+
+from edgechat.records import SamplingSettings
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """What every new conversation begins with."""
+
+    model: str
+    """The model's name, as the person knows it; the one in the file may be anything."""
+    model_path: str = ""
+    """Its file, by which a conversation finds it again."""
+    system_prompt: str = ""
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    max_tokens: int = 0
