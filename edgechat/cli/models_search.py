@@ -4,10 +4,14 @@ from typing import Annotated
 
 import typer
 
+from edgechat.cli.options import AsJsonOption
 from edgechat.cli.output import json_object, note
 from edgechat.cli.tables import table
 from edgechat.errors import UsageError
+from edgechat.library.ladder import Verdict
 from edgechat.units import bytes_text
+
+FITS = {Verdict.FITS: "yes", Verdict.WITH_SETTINGS: "with less context", Verdict.DOES_NOT: "no"}
 
 Words = Annotated[list[str] | None, typer.Argument(metavar="[WORDS]", help="All must be in a model's entry.")]
 
@@ -18,7 +22,7 @@ def search(
     family: Annotated[str, typer.Option(help="Only this family, such as qwen3.")] = "",
     fits: Annotated[bool, typer.Option("--fits", help="Only what fits into this machine's memory.")] = False,
     online: Annotated[bool, typer.Option("--online", help="Ask the hub instead of the catalog.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJsonOption = False,
 ) -> None:
     """Search the catalog of models that run on laptops; it comes with edgechat, so no network is asked."""
     if online:
@@ -28,13 +32,14 @@ def search(
         return
     from edgechat import hardware
     from edgechat.library import catalog
+    from edgechat.library.fit import fit as fit_of
 
     if family and family.casefold() not in catalog.families():
         raise UsageError(f"there is no family {family!r}: {', '.join(catalog.families())}")
     available = hardware.memory().available
     found = []
     for model in catalog.search(words or [], family):
-        fit = catalog.fit(model, available)
+        fit = fit_of(model, available)
         if not fits or (fit is not None and fit.fits):
             found.append((model, fit))
     if as_json:
@@ -46,6 +51,7 @@ def search(
                         "download_bytes": model.download_bytes,
                         "needs_bytes": None if fit is None else fit.needs,
                         "fits": None if fit is None else fit.fits,
+                        "verdict": None if fit is None else fit.verdict,
                     }
                     for model, fit in found
                 ]
@@ -53,13 +59,24 @@ def search(
         )
         return
     table(
-        ("pull it as", "parameters", "download", "fits", "context", "licence", "draft", "good for"),
+        (
+            "pull it as",
+            "parameters",
+            "download",
+            "needs about",
+            "fits",
+            "context",
+            "licence",
+            "draft",
+            "good for",
+        ),
         [
             (
                 model.alias,
                 _parameters(model.parameters, model.active),
                 "" if model.download_bytes is None else f"{_about(model)}{bytes_text(model.download_bytes)}",
-                "" if fit is None else "yes" if fit.fits else "no",
+                "" if fit is None else bytes_text(fit.needs),
+                "" if fit is None else FITS[fit.verdict],
                 f"{model.context:,}" if model.context else "",
                 model.licence,
                 model.draft,

@@ -6,7 +6,6 @@ What isn't known of a model is left out there, never guessed.
 import difflib
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated
@@ -74,15 +73,6 @@ class _Catalog(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: tuple[CatalogModel, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """Whether a model would run here."""
-
-    needs: int
-    """Bytes of memory, about."""
-    fits: bool
-
-
 def parse_catalog(text: str) -> tuple[CatalogModel, ...]:
     """The models in a catalog.
 
@@ -136,22 +126,6 @@ def families() -> list[str]:
 def nearest(name: str, names: Iterable[str]) -> list[str]:
     """The names that look most like one."""
     return difflib.get_close_matches(name.casefold(), list(names), n=3, cutoff=0.5)
-
-
-def fit(model: CatalogModel, available: int) -> Fit | None:
-    """Whether a model's recommended file and a conversation fit into memory, by rule of thumb.
-
-    The planner works it out once the file is here.
-
-    Args:
-        model: one of the catalog.
-        available: bytes of memory.
-    """
-    size = model.download_bytes
-    if size is None:
-        return None
-    needs = int(size * 1.1) + 400 * 2**20  # context, compute buffers, and the engine itself
-    return Fit(needs, needs <= available)
 
 
 def _described(model: CatalogModel) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgechat.errors import UsageError
+from edgechat.library.in_use import users_of
 from edgechat.library.inspect import RECEIPT
 from edgechat.library.local import ModelFile, models_dir, parts_of
 from edgechat.library.places import Program, gguf_files, ollama_manifests
@@ -31,6 +32,8 @@ class Removal:
     """The files are another program's, or the person's own folder's."""
     warning: str = ""
     """What would stop working."""
+    users: tuple[int, ...] = ()
+    """Numbers of the processes that run it."""
 
 
 def plan_removal(model: ModelFile) -> Removal:
@@ -52,7 +55,8 @@ def plan_removal(model: ModelFile) -> Removal:
     is_link = not foreign and all(part.is_symlink() for part in parts)
     warning = "" if is_link else _linked_from(parts)
     freed = sum(_frees(path) for path in gone if not path.is_symlink())
-    return Removal(model, tuple(gone), freed, is_link, foreign, warning)
+    users = () if is_link else users_of(parts)
+    return Removal(model, tuple(gone), freed, is_link, foreign, warning, users)
 
 
 def remove(removal: Removal) -> None:
@@ -121,7 +125,13 @@ def _ollama(model: ModelFile) -> Removal:
     gone += [folder / "blobs" / f"sha256-{digest}" for digest in sorted(mine - others)]
     freed = sum(_frees(path) for path in gone)
     return Removal(
-        model, tuple(gone), freed, is_link=False, foreign=True, warning=_linked_from((model.path,))
+        model,
+        tuple(gone),
+        freed,
+        is_link=False,
+        foreign=True,
+        warning=_linked_from((model.path,)),
+        users=users_of((model.path,)),
     )
 
 

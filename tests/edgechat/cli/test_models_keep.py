@@ -1,6 +1,8 @@
 """`edgechat models link`, `rm`, `du`, `show` and `verify` of models that came from somewhere."""
 
 import json
+import mmap
+import os
 from pathlib import Path
 
 import pytest
@@ -192,6 +194,30 @@ def test_hugging_faces_models_need_force(home: Path, capsys: Captured) -> None:
     assert [path.name for path in (root / "blobs").iterdir()] == [B]
     assert models("rm", "n", "--yes", "--force") == 0
     assert [path.name for path in (root / "blobs").iterdir()] == [B]  # an older snapshot has it still
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the system doesn't tell who uses a file")
+def test_a_model_that_runs_needs_force(pulled: Path, capsys: Captured) -> None:
+    with pulled.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        assert models("rm", "tiny-Q4_K_M", "--yes") == 2
+        captured = capsys.readouterr()
+        assert captured.err == (
+            f"edgechat: tiny-Q4_K_M is running (process {os.getpid()}): end that first, or give --force "
+            "(what runs goes on; its disk space is free when it ends)\n"
+        )
+        assert pulled.exists()
+        assert models("rm", "tiny-Q4_K_M", "--yes", "--force") == 0
+        assert not pulled.exists()
+        assert mapped[:4] == b"GGUF"
+
+
+def test_removing_tells_in_json(pulled: Path, capsys: Captured) -> None:
+    size = pulled.stat().st_size
+    assert models("rm", "tiny-Q4_K_M", "--yes", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "removed": [{"name": "tiny-Q4_K_M", "path": str(pulled), "freed_bytes": size, "is_link": False}],
+        "unfinished_bytes": 0,
+    }
 
 
 def test_unfinished_downloads(capsys: Captured) -> None:
