@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -193,8 +193,11 @@ def load(path: Path | None = None) -> Settings:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return Settings()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} can't be read: {error}") from error
+    except OSError as error:
+        raise UsageError(f"{path} can't be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{path}, line {line}: can't be read, it is not UTF-8") from error
     return parse(text, str(path))
 
 
@@ -206,14 +209,17 @@ def parse(text: str, where: str) -> Settings:
         where: the file's name, for errors.
 
     Raises:
-        UsageError: one line that names the file and the key.
+        UsageError: one line that names the file, its line and the key.
     """
     try:
         return msgspec.convert(tomllib.loads(text), Settings)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{where} is not TOML: {error}") from error
+        what, place = _without_place(str(error), text)
+        raise UsageError(f"{where}, line {place}: {what[:1].lower()}{what[1:]}") from error
     except msgspec.ValidationError as error:
-        raise UsageError(f"{where}: {_plain(str(error))}") from error
+        key, what = _plain(str(error))
+        line = _line_of(key, text)
+        raise UsageError(f"{where}{f', line {line}' if line else ''}: {what}") from error
 
 
 def describe() -> Iterator[SettingDescription]:
@@ -225,10 +231,35 @@ def describe() -> Iterator[SettingDescription]:
             yield SettingDescription(section, key, default, meta.description)
 
 
-def _plain(message: str) -> str:
-    """msgspec's message with the key first: "engine.ctx: expected `int`, got `str`"."""
+def _without_place(message: str, text: str) -> tuple[str, int]:
+    """tomllib's message without where that is, and the line; without one it is the last."""
+    found = re.fullmatch(r"(.*?) \(at (?:line (\d+), column \d+|end of document)\)", message, re.DOTALL)
+    last = max(len(text.rstrip().splitlines()), 1)
+    return (message, last) if found is None else (found[1], int(found[2] or last))
+
+
+def _line_of(key: str, text: str) -> int | None:
+    """The line that sets a key such as "engine.ctx", or else the one that its section begins with."""
+    section, at = "", None
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*\[\s*([^]]+?)\s*\]", line):
+            name = section = header[1]
+        elif assigned := re.match(r"\s*([\w.\"' -]+?)\s*=", line):
+            name = f"{section}.{assigned[1]}".lstrip(".")
+        else:
+            continue
+        name = re.sub(r"[\"' ]", "", name)
+        if name == key:
+            return number
+        if at is None and key.startswith(f"{name}."):
+            at = number
+    return at
+
+
+def _plain(message: str) -> tuple[str, str]:
+    """The key that msgspec's message is about, and the message with it first."""
     what, _, where = message.partition(" - at `$")
-    key = where.strip("`").lstrip(".")
+    key = re.sub(r"\[.*", "", where.strip("`").lstrip("."))
     unknown = re.fullmatch(r"Object contains unknown field `(.*)`", what)
     if unknown:
         name = f"{key}.{unknown[1]}" if key else unknown[1]
@@ -236,5 +267,14 @@ def _plain(message: str) -> str:
             [f"{one.section}.{one.key}" for one in describe()] if key else list(Settings.__struct_fields__)
         )
         close = difflib.get_close_matches(name, known, n=1)
-        return f"{name} is not a setting" + (f"; did you mean {close[0]}?" if close else "")
-    return f"{key}: {what[:1].lower()}{what[1:]}"
+        return name, f"{name} is not a setting" + (f"; did you mean {close[0]}?" if close else "")
+    if what.startswith("Invalid enum value"):
+        what += f", give {' or '.join(_allowed(key))}"
+    return key, f"{key}: {what[:1].lower()}{what[1:]}"
+
+
+def _allowed(key: str) -> tuple[str, ...]:
+    """The values of a key that takes a few."""
+    section, _, name = key.partition(".")
+    kind = get_type_hints(get_type_hints(Settings)[section])[name]
+    return tuple(str(value) for value in get_args(kind))

@@ -38,31 +38,57 @@ def test_a_file_is_read():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[engine]\nctx = 'big'", "engine.ctx: expected `int`, got `str`"),
-        ("[engine]\nctx = -1", "engine.ctx: expected `int` >= 0"),
-        ("[sampling]\ntop_p = 1.5", "sampling.top_p: expected `float` <= 1.0"),
-        ("[chat]\ntheme = 'x'", "chat.theme: invalid enum value 'x'"),
-        ("[chat]\ntheem = 'dark'", "chat.theem is not a setting; did you mean chat.theme?"),
-        ("[chta]", "chta is not a setting; did you mean chat?"),
-        ("zzz = 1", "zzz is not a setting"),
-        ("chat = 3", "chat: expected `object`, got `int`"),
+        ("[engine]\nctx = 'big'", ", line 2: engine.ctx: expected `int`, got `str`"),
+        (
+            "# ctx = 1\n\n[engine]  # mine\nthreads = 2\n  ctx = -1",
+            ", line 5: engine.ctx: expected `int` >= 0",
+        ),
+        ("engine.ctx = -1", ", line 1: engine.ctx: expected `int` >= 0"),
+        ("[chat]\nmodel='m'\n[engine]\n'ctx' = -1", ", line 4: engine.ctx: expected `int` >= 0"),
+        ("\nengine = {ctx = -1}", ", line 2: engine.ctx: expected `int` >= 0"),
+        ("[sampling]\ntop_p = 1.5", ", line 2: sampling.top_p: expected `float` <= 1.0"),
+        (
+            "[chat]\ntheme = 'x'",
+            ", line 2: chat.theme: invalid enum value 'x', give dark or light",
+        ),
+        (
+            "[chat]\ntheem = 'dark'",
+            ", line 2: chat.theem is not a setting; did you mean chat.theme?",
+        ),
+        ("[models]\nfolders = ['a', 3]", ", line 2: models.folders: expected `str`, got `int`"),
+        ("[chta]", ", line 1: chta is not a setting; did you mean chat?"),
+        ("zzz = 1", ", line 1: zzz is not a setting"),
+        ("chat = 3", ", line 1: chat: expected `object`, got `int`"),
     ],
 )
-def test_what_is_wrong_names_the_file_and_the_key_in_one_line(text, says):
+def test_what_is_wrong_names_the_file_the_line_and_the_key_in_one_line(text, says):
     with pytest.raises(UsageError) as raised:
         settings.parse(text, "config.toml")
-    assert str(raised.value) == f"config.toml: {says}"
+    assert str(raised.value) == f"config.toml{says}"
 
 
-def test_what_is_no_toml_says_where():
-    with pytest.raises(UsageError, match=r"^config.toml is not TOML: .*line 2"):
-        settings.parse("[chat]\ntheme = dark\n", "config.toml")
+@pytest.mark.parametrize(
+    ("text", "line"), [("[chat]\ntheme = dark\n", 2), ("[chat]\n\n[engine", 3), ("a = 1\na = 2\n", 2)]
+)
+def test_what_is_no_toml_says_where(text, line):
+    with pytest.raises(UsageError) as raised:
+        settings.parse(text, "config.toml")
+    assert str(raised.value).startswith(f"config.toml, line {line}: ")
+    assert "\n" not in str(raised.value)
+    assert "(at " not in str(raised.value)
 
 
 def test_a_file_that_is_no_text():
-    paths.config_file().write_bytes(b"\xff\xfe")
-    with pytest.raises(UsageError, match="can't be read"):
+    paths.config_file().write_bytes(b"[chat]\n\xff\xfe")
+    with pytest.raises(UsageError, match=r"config\.toml, line 2: can't be read, it is not UTF-8"):
         settings.load()
+
+
+def test_a_folder_in_its_place():
+    paths.config_file().mkdir()
+    with pytest.raises(UsageError) as raised:
+        settings.load()
+    assert str(raised.value) == f"{paths.config_file()} can't be read: Is a directory"
 
 
 def test_values_of_the_command_line_are_checked_too():
