@@ -109,6 +109,13 @@ class ImportanceMatrix:
 
     def write(self, path: Path) -> None:
         """Write it in the GGUF format, whole or not at all; a file that is there is replaced."""
+        path = path.absolute()
+        with partial(path) as unfinished:
+            self.store(unfinished)
+            finish(unfinished, path)
+
+    def store(self, path: Path) -> None:
+        """Write it in place: for files in the making."""
         tensors: list[tuple[OutputTensor, Floats]] = []
         for name, entry in sorted(self.entries.items()):
             sums = OutputTensor(name + SUMS, entry.sums.shape, GGMLType.F32)
@@ -120,13 +127,10 @@ class ImportanceMatrix:
             CHUNK_COUNT: encode(self.chunk_count),
             CHUNK_SIZE: encode(self.chunk_size),
         }
-        path = path.absolute()
-        with partial(path) as unfinished:
-            with unfinished.open("wb") as file:
-                file.write(header_bytes(metadata, [tensor for tensor, _ in tensors]))
-                for tensor, values in tensors:
-                    write_tensor(file, tensor, [np.ascontiguousarray(values, "<f4").tobytes()])
-            finish(unfinished, path)
+        with path.open("wb") as file:
+            file.write(header_bytes(metadata, [tensor for tensor, _ in tensors]))
+            for tensor, values in tensors:
+                write_tensor(file, tensor, [np.ascontiguousarray(values, "<f4").tobytes()])
 
     def fitted(self, shapes: Mapping[str, tuple[int, ...]]) -> "ImportanceMatrix":
         """This one, when it is of the model that is quantized. Stacks of experts that an older file has in

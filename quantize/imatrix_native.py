@@ -135,7 +135,7 @@ def _run(order: Order, report: child.Tell) -> None:
     if not sums.sums:
         raise NativeFailure(f"llama.cpp multiplied no matrix that is known here, of {order.model}")
     matrix = ImportanceMatrix(sums.entries(), (found.source,), len(found.tokens), order.length)
-    matrix.write(Path(order.output))
+    matrix.store(Path(order.output))
 
 
 class _Model:

@@ -4,7 +4,8 @@ Nothing is quantized on the way, so each sample goes through each layer once, an
 only the squares are summed up: the diagonal of a Hessian, without the rest of it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +23,16 @@ Told = Callable[[float], None]
 """Is told how much is done, from 0 to 1."""
 
 
-def collect(weights: Weights, tokens: torch.Tensor, *, device: str, told: Told) -> dict[str, Entry]:
+def collect(
+    weights: Weights, tokens: torch.Tensor, *, device: str = "cpu", threads: int = 0, told: Told
+) -> dict[str, Entry]:
     """Run samples through a model and sum up the squares of what goes into its matrices.
 
     Args:
         weights: of the model.
         tokens: int64 [N, S].
         device: where it is computed.
+        threads: 0: as torch has them.
         told: of the progress.
 
     Returns:
@@ -42,7 +46,7 @@ def collect(weights: Weights, tokens: torch.Tensor, *, device: str, told: Told) 
     step = max(1, BATCH_TOKENS // tokens.shape[1])
     positions = torch.arange(tokens.shape[1], device=device)
     entries: dict[str, Entry] = {}
-    with torch.no_grad():
+    with torch.no_grad(), _threads(threads):
         states = [decoder.embed(part).cpu() for part in tokens.split(step)]
         for index in range(n_layers):
             layer = decoder.layer(index)
@@ -60,6 +64,16 @@ def collect(weights: Weights, tokens: torch.Tensor, *, device: str, told: Told) 
             entries |= _named(weights, index, squares)
             del layer
     return entries
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class _Squares:

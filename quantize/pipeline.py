@@ -5,21 +5,23 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from models.checkpoint import GGUFCheckpoint, SafetensorsCheckpoint, open_checkpoint
 from models.ggml_types import GGMLType
 from models.gguf import TensorInfo, read_header
 from models.packed import PackedCheckpoint
 from models.verify import verify_gguf
-from quantize import convert, native
+from quantize import convert, importance, native
 from quantize.convert import Conversion
 from quantize.errors import BadRequest, NotEnoughDisk, OutputExists, SourceNotFound
-from quantize.formats.gguf import data_bytes, header_bytes, padded, write_tensor
+from quantize.formats.gguf import OutputTensor, data_bytes, header_bytes, padded, write_tensor
 from quantize.formats.repack import natural_target
+from quantize.importance import Made, Maker, Say, Wanted
 from quantize.partial import finish, partial, remove_stale
 from quantize.plan import TARGETS, Target, check_disk, human
 from quantize.progress import Progress, Stage, Step, silent
@@ -46,6 +48,8 @@ class Request:
     """Replace the output."""
     threads: int = 0
     """0: as many as there are cores for us."""
+    importance: Wanted | None = None
+    """The importance matrix, for types that are quantized by one; None: without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +66,17 @@ class Result:
     notes: tuple[str, ...]
     bits_per_weight: float
     """Over all weights, without the file's vocabulary and other data: as `models show` has it."""
+    importance: Mapping[str, Any] | None = None
+    """Where the importance matrix is from; None: there was none."""
 
 
-def run(request: Request, progress: Progress = silent) -> Result:
+def run(request: Request, progress: Progress = silent, say: Say = lambda text: None) -> Result:
     """Convert and quantize. The output appears whole, checked and flushed, or not at all.
+
+    Args:
+        request: what is wanted.
+        progress: is told of each step.
+        say: is told in a sentence what is planned.
 
     Raises:
         FileNotFoundError: the source, or a part of it, is missing.
@@ -77,25 +88,58 @@ def run(request: Request, progress: Progress = silent) -> Result:
     if not source.exists():
         raise SourceNotFound(f"nothing at {source}: give a checkpoint's folder or a GGUF file")
     output = output_path(request)
+    _check_importance(request)
     remove_stale(output)
     with open_checkpoint(source) as checkpoint, said_when_full(output):
         if isinstance(checkpoint, GGUFCheckpoint):
-            architecture, n_parameters, notes = _from_gguf(checkpoint, request, output, progress)
+            made = _from_gguf(checkpoint, request, output, progress, say)
         else:
-            architecture, n_parameters, notes = _from_folder(checkpoint, request, output, progress)
+            made = _from_folder(checkpoint, request, output, progress, say)
         source_bytes = sum(tensor.n_bytes for tensor in checkpoint.tensors.values())
     tensors = read_header(output).tensors
     return Result(
         path=output,
-        architecture=architecture,
+        architecture=made.architecture,
         type=request.target.label,
         n_bytes=output.stat().st_size,
-        n_parameters=n_parameters,
+        n_parameters=made.n_parameters,
         source_bytes=source_bytes,
         seconds=time.monotonic() - begun,
-        notes=(*notes, *_fallbacks(tensors, request.target)),
+        notes=(*made.notes, *_fallbacks(tensors, request.target)),
         bits_per_weight=8 * sum(one.n_bytes for one in tensors) / sum(one.n_elements for one in tensors),
+        importance=None if made.importance is None else made.importance.record,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What was written, and how."""
+
+    architecture: str
+    n_parameters: int
+    notes: tuple[str, ...]
+    importance: Made | None = None
+
+
+def _check_importance(request: Request) -> None:
+    """Refuse options that don't go with the type, and a type that doesn't go without.
+
+    Raises:
+        BadRequest: with what doesn't.
+        SourceNotFound: a file or a folder that is named is not there.
+    """
+    if request.importance is not None:
+        request.importance.check(request.target)
+    elif request.target.needs_imatrix:
+        raise BadRequest(f"{request.target.name} needs an importance matrix: leave out --imatrix off")
+
+
+def _maker(request: Request, tensors: Sequence[OutputTensor], progress: Progress, say: Say) -> Maker | None:
+    """What makes the importance matrix; None: there shall be none."""
+    if request.importance is None:
+        return None
+    threads = request.threads or usable_cores()
+    return Maker(request.importance, request.target, tensors, threads=threads, progress=progress, say=say)
 
 
 def _fallbacks(tensors: Sequence[TensorInfo], target: Target) -> tuple[str, ...]:
@@ -153,8 +197,8 @@ def _stem(source: Path) -> str:
 
 
 def _from_gguf(
-    checkpoint: GGUFCheckpoint, request: Request, output: Path, progress: Progress
-) -> tuple[str, int, tuple[str, ...]]:
+    checkpoint: GGUFCheckpoint, request: Request, output: Path, progress: Progress, say: Say
+) -> _Written:
     verify_gguf(request.source)
     kinds = {tensor.type for tensor in checkpoint.tensors.values() if len(tensor.shape) > 1}
     quantized = bool(kinds - {GGMLType.F32, GGMLType.F16, GGMLType.BF16})
@@ -167,19 +211,35 @@ def _from_gguf(
             path.write_bytes(header)
             _fill(path, len(header), conversion, progress)
             _deliver(path, output, progress)
-        return conversion.architecture, conversion.n_parameters, notes
+        return _Written(conversion.architecture, conversion.n_parameters, notes)
     size = checkpoint.header.n_header_bytes
-    _quantize(request.source, output, request, progress, header_size=size, requantize=quantized)
+    weighted = request.importance is not None
+    result = _result_size(request.source, request.target, size, requantize=quantized, imatrix=weighted)
+    check_disk(output.parent, result)
+    tensors = [OutputTensor(one.name, one.shape, one.type) for one in checkpoint.tensors.values()]
+    maker = _maker(request, tensors, progress, say)
+    made = None
+    if maker is not None:
+        made = maker.read() or maker.by_llama(request.source, output)
+        notes += tuple(maker.notes)
+    _quantize(request.source, output, request, progress, made, requantize=quantized)
     n_parameters = sum(tensor.n_elements for tensor in checkpoint.tensors.values())
-    return checkpoint.header.architecture, n_parameters, notes
+    return _Written(checkpoint.header.architecture, n_parameters, notes, made)
 
 
 def _from_folder(
-    checkpoint: SafetensorsCheckpoint, request: Request, output: Path, progress: Progress
-) -> tuple[str, int, tuple[str, ...]]:
+    checkpoint: SafetensorsCheckpoint, request: Request, output: Path, progress: Progress, say: Say
+) -> _Written:
     conversion = convert.from_folder(request.source, checkpoint, request.target)
     header = header_bytes(conversion.metadata, conversion.tensors)
     size = len(header) + data_bytes(conversion.tensors)
+    notes = conversion.notes
+    made = None
+    if conversion.is_repacked and request.importance is not None and request.importance.given():
+        raise BadRequest(
+            f"{request.importance.given()[0]} doesn't go with this source: it becomes {request.target.label} "
+            "as it is, and nothing is rounded"
+        )
     with partial(output) as path:
         if request.target.direct is not None or conversion.is_repacked:
             check_disk(output.parent, size)
@@ -191,15 +251,21 @@ def _from_folder(
             with path.open("wb") as file:
                 file.write(header)
                 file.truncate(size)
-            result = _result_size(path, request.target, len(header), requantize=False)
+            weighted = request.importance is not None
+            result = _result_size(path, request.target, len(header), requantize=False, imatrix=weighted)
             check_disk(output.parent, result, size)
+            maker = _maker(request, conversion.tensors, progress, say)
+            if maker is not None:
+                made = maker.read() or maker.by_torch(request.source)
             _fill(path, len(header), conversion, progress)
-            _quantize(path, output, request, progress, header_size=None, requantize=False)
-    notes = conversion.notes
+            if maker is not None:
+                made = made or maker.by_llama(path, output)
+                notes += tuple(maker.notes)
+            _quantize(path, output, request, progress, made, requantize=False)
     is_packed = isinstance(checkpoint, PackedCheckpoint) and bool(checkpoint.packed)
     if is_packed and not conversion.is_repacked and request.target.name not in {"f32", "f16", "bf16"}:
         notes = (*notes, AGAIN)
-    return conversion.architecture, conversion.n_parameters, notes
+    return _Written(conversion.architecture, conversion.n_parameters, notes, made)
 
 
 def default_target(source: Path) -> Target:
@@ -240,9 +306,12 @@ def _told(job: Job, begun: Step, progress: Progress) -> Chunks:
         progress(replace(begun, done_bytes=begun.done_bytes + part))
 
 
-def _result_size(source: Path, target: Target, header_size: int, *, requantize: bool) -> int:
-    """Of the file that llama.cpp would write, to the byte: its header is as long as the source's."""
-    tensors = native.exact_types(source, target.ftype, requantize=requantize).values()
+def _result_size(
+    source: Path, target: Target, header_size: int, *, requantize: bool, imatrix: bool = False
+) -> int:
+    """Of the file that llama.cpp would write, to the byte: its header is as long as the source's. Of those
+    keys that tell of an importance matrix it knows nothing."""
+    tensors = native.exact_types(source, target.ftype, requantize=requantize, imatrix=imatrix).values()
     return padded(header_size) + sum(padded(tensor.becomes_bytes) for tensor in tensors)
 
 
@@ -251,13 +320,11 @@ def _quantize(
     output: Path,
     request: Request,
     progress: Progress,
+    made: Made | None,
     *,
-    header_size: int | None,
     requantize: bool,
 ) -> None:
-    """Have llama.cpp do it. `header_size`: check the disk first, for a source with a header of that size."""
-    if header_size is not None:
-        check_disk(output.parent, _result_size(source, request.target, header_size, requantize=requantize))
+    """Have llama.cpp do it."""
     sizes = {tensor.name: tensor.n_bytes for tensor in verify_gguf(source).tensors}
     total_bytes, done = sum(sizes.values()), 0
 
@@ -266,9 +333,17 @@ def _quantize(
         progress(Step(Stage.QUANTIZE, tensor.index, tensor.total, tensor.name, done, total_bytes))
         done += tensor.n_bytes
 
-    with partial(output) as path:
-        threads = request.threads or usable_cores()
-        order = native.Order(str(source), str(path), request.target.ftype, threads, requantize, dry_run=False)
+    with partial(output) as path, importance.stored(made, output) as imatrix:
+        order = native.Order(
+            str(source),
+            str(path),
+            request.target.ftype,
+            request.threads or usable_cores(),
+            requantize,
+            dry_run=False,
+            imatrix=imatrix,
+            keys=() if made is None else made.keys,
+        )
         native.run(order, tell)
         _deliver(path, output, progress)
 

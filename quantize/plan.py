@@ -73,22 +73,19 @@ ALIASES = {"q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m"}
 """As in llama.cpp's llama-quantize."""
 
 USABLE = tuple(name for name, target in TARGETS.items() if not target.needs_imatrix)
+"""Without an importance matrix."""
 
 
 def target_of(name: str) -> Target:
     """The type that a person means.
 
     Raises:
-        BadRequest: there is none of that name, or it needs an importance matrix.
+        BadRequest: there is none of that name.
     """
     plain = name.strip().lower().replace("-", "_")
     target = TARGETS.get(ALIASES.get(plain, plain))
     if target is None:
-        raise BadRequest(f"there is no type {name!r}: give one of {', '.join(USABLE)}")
-    if target.needs_imatrix:
-        raise BadRequest(
-            f"{target.name} needs an importance matrix, which is not made here yet: q3_k_s or q2_k do without"
-        )
+        raise BadRequest(f"there is no type {name!r}: give one of {', '.join(TARGETS)}")
     return target
 
 

@@ -8,6 +8,8 @@ from enum import StrEnum
 class Stage(StrEnum):
     """What is being done."""
 
+    CALIBRATE = "calibrate"
+    """The model is run over calibration text. What is counted are samples, and tokens in place of bytes."""
     CONVERT = "convert"
     """Tensors are read, changed and written."""
     QUANTIZE = "quantize"
