@@ -232,7 +232,8 @@ class Controller:
             loss = losses[n - 1] if n else 0.0
             if worth_another(standing, typical, losses[n:], loss, max(1.0, self._modelled())):
                 return True
-            if n == 0 and self._probe_due(source, losses[0]):
+            can_pay = any(loss < k for k, loss in enumerate(losses, start=1))  # if every draft stood
+            if n == 0 and can_pay and self._probe_due(source, losses[0]):
                 self._probing = True
                 self.calibration.soften(source)
                 return True

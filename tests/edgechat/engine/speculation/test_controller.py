@@ -242,6 +242,21 @@ def test_beside_other_sequences_it_asks_for_more() -> None:
     assert ours.plan(sure, rows=11) > 0  # V(16) < V(12): more rows for nothing
 
 
+def test_a_model_that_can_never_pay_is_never_tried() -> None:
+    """A draft takes 0.6 of a plain step, and V allows 2.55 at best: even if every draft stood, it would lose."""
+    v = [0.0, *(1.0 + 0.6 * (k - 1) for k in range(1, 17))]
+    losses = [v[k + 1] - 1 + 0.6 * k for k in range(1, 16)]
+    assert all(loss > k for k, loss in enumerate(losses, start=1))
+    seconds = tuple(one * 0.05 for one in v[1:])
+    cost = StepCost(CostTable(tuple(range(1, len(v))), seconds))
+    ours = Controller(cost, Calibration(), 15, {Source.MODEL: 0.6 * 0.05})
+    ours.start()
+    for token in range(1000):
+        assert not ours.wants_more(Source.MODEL, [])
+        ours.record(Round([], 0, 0, [token], 0.05))
+    assert ours.stats().reason.startswith("drafting can't pay here: ")
+
+
 def test_a_model_that_costs_nothing_yet_is_measured() -> None:
     ours = controller(V15)
     assert ours.wants_more(Source.MODEL, [])
