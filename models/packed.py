@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from models import float8, packed_layouts
 from models.checkpoint import Floats, SafetensorsCheckpoint, Stored, StoredTensor, to_float32
-from models.config import READ_BACK
-from models.errors import BrokenModelFile, UnsupportedModel
+from models.errors import BrokenModelFile
 from models.ggml_types import GGMLType
-from models.json_file import optional_json
 from models.packed_layouts import LayoutError, Matrix
+from models.packed_settings import check_method, format_of, quantization
+from models.packing import BITS
 
 UNUSED = re.compile(
     r"\.(input_scale|output_scale|activation_scale|input_zero_point|output_zero_point|weight_global_scale"
@@ -41,7 +41,7 @@ class Layout(StrEnum):
 
 
 SUFFIXES: dict[Layout, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    Layout.GPTQ: (("qweight", "qzeros", "scales", "g_idx"), ()),
+    Layout.GPTQ: (("qweight", "qzeros", "scales"), ("g_idx",)),
     Layout.AWQ: (("qweight", "qzeros", "scales"), ()),
     Layout.PACKED: (
         ("weight_packed", "weight_scale", "weight_shape"),
@@ -92,7 +92,7 @@ class PackedCheckpoint(SafetensorsCheckpoint):
         self._last: tuple[str, Matrix] | None = None
         self.packed: dict[str, PackedTensor] = {}
         """The quantized matrices, by their plain names."""
-        _check_method(folder, settings)
+        check_method(folder, settings)
         self.tensors = self._seen()
 
     def _seen(self) -> dict[str, StoredTensor]:
@@ -133,12 +133,21 @@ class PackedCheckpoint(SafetensorsCheckpoint):
     def _shape(self, layout: Layout, parts: Mapping[str, StoredTensor]) -> tuple[int, ...]:
         """[N, K], from the headers where they say it."""
         if layout is Layout.GPTQ:
-            return parts["scales"].shape[1], parts["g_idx"].n_elements
+            if "g_idx" in parts:
+                return parts["scales"].shape[1], parts["g_idx"].n_elements
+            return parts["scales"].shape[1], parts["qweight"].shape[0] * 32 // self._bits()
         if layout is Layout.AWQ:
             return parts["scales"].shape[1], parts["qweight"].shape[0]
         if layout is Layout.PACKED:
             return tuple(int(size) for size in self._array(parts["weight_shape"]).reshape(-1))
         return parts["weight"].shape
+
+    def _bits(self) -> int:
+        """Of all matrices, as the configuration has it."""
+        bits = self._settings.get("bits", self._settings.get("w_bit", 4))
+        if bits not in BITS:
+            raise ValueError
+        return int(bits)
 
     def close(self) -> None:
         """Close the files."""
@@ -168,8 +177,11 @@ class PackedCheckpoint(SafetensorsCheckpoint):
                 )
         try:
             if packed.layout is Layout.GPTQ:
-                v1 = str(self._settings.get("checkpoint_format", "gptq")) != "gptq_v2"
+                v1 = format_of(self._settings, "gptq") != "gptq_v2"
                 size = int(self._settings.get("group_size", -1))
+                if "g_idx" not in arrays:  # left out by those that never shuffle
+                    k = packed.shape[1]
+                    arrays["g_idx"] = (np.arange(k) // (k if size == -1 else size)).astype(np.int32)
                 return packed_layouts.gptq(arrays, zeros_less_one=v1, group_size=size)
             if packed.layout is Layout.AWQ:
                 return packed_layouts.awq(arrays)
@@ -234,43 +246,6 @@ def open_folder(folder: Path) -> SafetensorsCheckpoint:
         checkpoint.close()
         return PackedCheckpoint(folder, {"quant_method": "fp8"})
     return checkpoint
-
-
-def quantization(folder: Path) -> dict[str, Any]:
-    """What the folder says of its quantization, {} if nothing: in config.json, or as AutoGPTQ and AutoAWQ
-    once had it, in a file of its own."""
-    config = optional_json(folder / "config.json")
-    text = config.get("text_config")
-    for place in (config, text if isinstance(text, dict) else {}):
-        for key in ("quantization_config", "compression_config"):
-            if isinstance(place.get(key), dict) and place[key]:
-                return {**place[key]}
-    old = optional_json(folder / "quantize_config.json")
-    if old:
-        return {"quant_method": "gptq", **old}
-    old = optional_json(folder / "quant_config.json")
-    if "w_bit" in old:
-        return {"quant_method": "awq", **old}
-    return {}
-
-
-def _check_method(folder: Path, settings: Mapping[str, Any]) -> None:
-    method = settings.get("quant_method", "compressed-tensors" if "config_groups" in settings else "?")
-    if method not in READ_BACK:
-        raise UnsupportedModel(
-            f"{folder}: the checkpoint is quantized already ({method}): give the unquantized one"
-        )
-    what = None
-    if method == "gptq" and settings.get("checkpoint_format", "gptq") not in {"gptq", "gptq_v2"}:
-        what = f"checkpoint_format {settings['checkpoint_format']}"
-    if method == "gptq" and settings.get("is_marlin_format"):
-        what = "Marlin's order of weights"
-    if method == "awq" and str(settings.get("version", "gemm")).lower() != "gemm":
-        what = f"version {settings['version']}"
-    if method == "gptq" and not isinstance(settings.get("group_size", -1), int):
-        what = f"group_size {settings['group_size']!r}"
-    if what is not None:
-        raise UnsupportedModel(f"{folder}: {method} with {what} is not read here: get another export of it")
 
 
 def _layout(suffix: str, dtype: str, *, is_awq: bool) -> Layout | None:

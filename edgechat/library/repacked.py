@@ -21,7 +21,7 @@ def is_packed(folder: Path) -> bool:
     if not (folder / "config.json").is_file() or any(folder.glob("*.gguf")):
         return False
     from models.errors import ModelError
-    from models.packed import quantization
+    from models.packed_settings import quantization
 
     try:
         return quantization(folder).get("quant_method") in METHODS

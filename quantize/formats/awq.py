@@ -65,6 +65,17 @@ def config(*, group_size: int, not_converted: Sequence[str] = ()) -> dict[str, A
     }
 
 
-def old_config(*, group_size: int) -> dict[str, Any]:
-    """What stands in quant_config.json, which older readers look for."""
-    return {"zero_point": True, "q_group_size": group_size, "w_bit": BITS, "version": "GEMM"}
+def old_config(*, group_size: int, not_converted: Sequence[str] = ()) -> dict[str, Any]:
+    """What stands in quant_config.json, which AutoAWQ reads instead of config.json where it is there.
+
+    Args:
+        group_size: columns that share a scale.
+        not_converted: as for `config`.
+    """
+    return {
+        "zero_point": True,
+        "q_group_size": group_size,
+        "w_bit": BITS,
+        "version": "GEMM",
+        "modules_to_not_convert": list(not_converted) or None,
+    }

@@ -73,6 +73,11 @@ def test_gptq(tmp_path: Path, bits: int, shuffled: bool) -> None:
             checkpoint.rows("a.b.weight", 0, 33)
 
 
+def renamed(settings: dict[str, Any], form: str) -> dict[str, Any]:
+    """With the format under GPTQModel's own key alone."""
+    return {key: value for key, value in settings.items() if key != "checkpoint_format"} | {"format": form}
+
+
 def test_other_ways_to_say_it(tmp_path: Path) -> None:
     """Format 2; a file of its own, as AutoGPTQ and AutoAWQ once wrote; a module with other groups."""
     source = matrix()
@@ -84,6 +89,8 @@ def test_other_ways_to_say_it(tmp_path: Path) -> None:
             None,
             {"quantize_config.json": {"bits": 4, "group_size": 32}},
         ),
+        "as GPTQModel names it": (second, renamed(gptq_config(), "gptq_v2"), {}),
+        "no g_idx": (without("m.g_idx"), gptq_config(), {}),
         "other groups": (gptq.layer_tensors("m", source), gptq_config(group_size=16), {}),
         "awq": (awq.layer_tensors("m", source), awq.config(group_size=32), {}),
         "old awq": (
@@ -174,7 +181,6 @@ def changed(**arrays: np.ndarray) -> dict[str, Tensor]:
 
 BROKEN = {
     "no zero points": (without("m.qzeros"), "m has qweight but no qzeros"),
-    "no groups": (without("m.g_idx"), "m has qweight but no g_idx"),
     "groups out of range": (changed(g_idx=np.full(96, 3, np.int32)), "outside of 3"),
     "negative groups": (changed(g_idx=np.full(96, -1, np.int32)), "outside of 3"),
     "short words": (changed(qweight=np.zeros((11, 32), np.int32)), "11 words for 96 inputs"),
@@ -207,6 +213,19 @@ def test_damage_is_named(tmp_path: Path, case: str) -> None:
         (gptq_config(checkpoint_format="marlin"), "checkpoint_format marlin"),
         (gptq_config(is_marlin_format=True), "Marlin"),
         ({**awq.config(group_size=32), "version": "gemv"}, "version gemv"),
+        ({"quant_method": "awq", "bits": 4, "format": "gemv_fast"}, "version gemv_fast"),
+        (renamed(gptq_config(), "gptq_p"), "checkpoint_format gptq_p"),
+        (gptq_config(pack_dtype="int16"), "pack_dtype int16"),
+        (gptq_config(group_size=0), "group_size 0"),
+        ({**compressed_tensors.config(Scheme.W8A8), "format": "marlin-24"}, "format marlin-24"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "format": "mixed-precision",
+                "config_groups": {"group_0": {"format": "nvfp4-pack-quantized"}},
+            },
+            "format nvfp4-pack-quantized",
+        ),
         (gptq_config(group_size="128"), "group_size '128'"),
     ],
 )

@@ -185,11 +185,13 @@ def test_configurations_name_what_readers_ask_for() -> None:
     assert {"bits": 4, "group_size": 64, "sym": True, "desc_act": False}.items() <= found.items()
     assert (found["quant_method"], found["checkpoint_format"]) == ("gptq", "gptq")
     assert awq.config(group_size=64)["version"] == "gemm"
-    assert awq.old_config(group_size=64) == {
+    # AutoAWQ passes these on as arguments: none of another name may be there.
+    assert awq.old_config(group_size=64, not_converted=["lm_head", "mlp.gate"]) == {
         "zero_point": True,
         "q_group_size": 64,
         "w_bit": 4,
         "version": "GEMM",
+        "modules_to_not_convert": ["lm_head", "mlp.gate"],
     }
     both = compressed_tensors.config(Scheme.W8A8)
     assert both["format"] == "int-quantized"
