@@ -27,6 +27,7 @@ class Activations:
         self._memory = torch.empty(shape) if in_memory else None
         self._source: BinaryIO | None = None
         self._target: BinaryIO | None = None
+        self._between: BinaryIO | None = None
         self._layer = 0
 
     def path(self, layer: int) -> Path:
@@ -63,6 +64,30 @@ class Activations:
         if self._memory is not None:
             self._memory[start : start + len(hidden)] = hidden
 
+    def hold(self, start: int, hidden: torch.Tensor) -> None:
+        """What the middle of the layer made of samples from `start` on; to be called in their order.
+
+        Nothing goes on from there: a stopped run begins the layer again.
+        """
+        if self._memory is not None:
+            self._memory[start : start + len(hidden)] = hidden.cpu()
+            return
+        if self._between is None:
+            self._between = self._middle.open("wb")
+        self._between.write(memoryview(hidden.cpu().contiguous().numpy().reshape(-1).view("uint8")))
+
+    def turn(self) -> None:
+        """All samples are held: they are now what `get` gives."""
+        if self._memory is not None:
+            return
+        if self._between is None:
+            raise RuntimeError("nothing was held")
+        self._between.close()
+        self._between = None
+        if self._source is not None:
+            self._source.close()
+        self._source = self._middle.open("rb")
+
     def commit(self, layer: int) -> None:
         """All samples are put: they are now what goes into `layer`."""
         if self._target is None:
@@ -78,6 +103,7 @@ class Activations:
             if self._source is not None:
                 self._source.close()
             self._source = self.path(layer).open("rb")
+            self._middle.unlink(missing_ok=True)
 
     def forget(self, layer: int) -> None:
         """Delete the file of what went into a layer."""
@@ -85,14 +111,18 @@ class Activations:
 
     def close(self) -> None:
         """Close the files."""
-        for file in (self._source, self._target):
+        for file in (self._source, self._target, self._between):
             if file is not None:
                 file.close()
-        self._source = self._target = None
+        self._source = self._target = self._between = None
 
     @property
     def _partial(self) -> Path:
         return self.folder / "hidden.partial"
+
+    @property
+    def _middle(self) -> Path:
+        return self.folder / "hidden-middle.bin"
 
 
 def _read(file: BinaryIO, into: torch.Tensor) -> None:

@@ -2,7 +2,8 @@
 often both think the same token the likeliest.
 
 Windows and scored tokens are those of llama.cpp's perplexity tool, and of `edgechat eval`: each window's
-second half. Both models run through our decoder, layer by layer, the result as it was written.
+second half. Both models run through our decoder, layer by layer, the result as it was written: one whose
+activations are rounded while it runs (W8A8) has them rounded here too.
 """
 
 from collections.abc import Callable
@@ -14,9 +15,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from models.decoder import Decoder
+from models.json_file import optional_json
 from models.weights import Weights, open_weights
 from quantize.errors import BadRequest
 from quantize.evaluate import Perplexity
+from quantize.methods.int8 import RoundedInputs
 
 if TYPE_CHECKING:
     from quantize.calibration import FolderTokenizer
@@ -170,11 +173,29 @@ def _hidden(
     positions = torch.arange(tokens.shape[1], device=device)
     step = max(1, BATCH_TOKENS // tokens.shape[1])
     n_layers = weights.config.n_layers
+    rounded = _rounds_activations(weights.checkpoint.path)
     for index in range(n_layers):
         layer = decoder.layer(index)
+        if rounded:  # all that is a matrix is quantized: see Int8Layers
+            for name, matrix in layer.linears.items():
+                layer.linears[name] = RoundedInputs(matrix)
         for start in range(0, len(hidden), step):
             part = slice(start, start + step)
             hidden[part] = layer.forward(hidden[part].to(device), positions).cpu()
         del layer
         told((index + 1) / n_layers)
     return hidden
+
+
+def _rounds_activations(path: Path) -> bool:
+    """Whether a checkpoint's readers round what goes into its matrices, token by token, to eight bits."""
+    if not path.is_dir():
+        return False
+    scheme = optional_json(path / "config.json").get("quantization_config")
+    groups = scheme.get("config_groups") if isinstance(scheme, dict) else None
+    if not isinstance(groups, dict):
+        return False
+    inputs = [group.get("input_activations") for group in groups.values() if isinstance(group, dict)]
+    return any(
+        isinstance(one, dict) and one.get("num_bits") == 8 and one.get("type") == "int" for one in inputs
+    )

@@ -62,6 +62,9 @@ class LayerMethod(Protocol):
 
     magnitudes: bool
     """Whether `Hessian` must keep mean and maximum of |x|."""
+    sequential: bool
+    """A group of matrices can be quantized without a look at those that come after it: `quantize` may be
+    given the inputs of some groups only, and then of the next."""
 
     def check(self, shapes: Mapping[str, tuple[int, int]]) -> None:
         """Refuse matrices that can't be stored.
@@ -103,12 +106,12 @@ class GPTQLayers:
     """GPTQ, or rounding to the nearest, in AutoGPTQ's layout."""
 
     magnitudes = False
+    sequential = True
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.grid = GridSettings(recipe.bits, recipe.size, recipe.symmetric)
-        order = {Order.STATIC: gptq.Order.STATIC, Order.CLASSIC: gptq.Order.CLASSIC}[recipe.order]
-        self.settings = gptq.GPTQSettings(self.grid, order, recipe.damping)
+        self.settings = gptq.GPTQSettings(self.grid, gptq.Order(recipe.order), recipe.damping)
         self.layout = gptq_format.CheckpointFormat(recipe.checkpoint_format)
 
     def check(self, shapes: Mapping[str, tuple[int, int]]) -> None:
@@ -157,6 +160,7 @@ class AWQLayers:
     """AWQ, in AutoAWQ's layout."""
 
     magnitudes = True
+    sequential = False
 
     def __init__(self, recipe: Recipe, dtype: str) -> None:
         self.group_size = recipe.size
@@ -198,12 +202,14 @@ class AWQLayers:
     def files(self, quantizer: str, ignored: Sequence[str]) -> dict[str, dict[str, Any]]:
         """config.json's part, and quant_config.json for older readers."""
         config = awq_format.config(group_size=self.group_size, not_converted=ignored)
-        old = awq_format.old_config(group_size=self.group_size)
+        old = awq_format.old_config(group_size=self.group_size, not_converted=ignored)
         return {"config.json": {"quantization_config": config}, "quant_config.json": old}
 
 
 class Int8Layers:
     """A scale for each output, in compressed-tensors' layout."""
+
+    sequential = False
 
     def __init__(self, recipe: Recipe, dtype: str) -> None:
         self.scheme = int8_format.Scheme(recipe.scheme.value)

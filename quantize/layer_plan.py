@@ -29,6 +29,8 @@ class LayerPlan:
     group_size: int
     in_memory: bool
     """The states of all samples stay in memory."""
+    keeps: bool
+    """What lies between a layer's matrices does too, and is not computed twice."""
     memory: int
     """Bytes at the peak, the whole process."""
     memory_limit: int
@@ -84,8 +86,10 @@ def make_plan(weights: "Weights", request: "LayerRequest", workspace: "Workspace
     base = LIBRARIES + max(parameters * 4 + hessians + max(solving, batch if tokens else 0), head)
     limit = request.max_memory if request.max_memory is not None else free_memory()
     in_memory = base + states <= limit
+    kept = tokens * 4 * max(k for name, (_, k) in largest.items() if ".experts." not in name)
+    keeps = recipe.method is Method.GPTQ and base + states + kept <= limit
     result = _result_bytes(weights, layers, request)
-    disk = 2 * result + 2 * states - workspace.used_bytes()
+    disk = 2 * result + (2 if in_memory else 3) * states - workspace.used_bytes()
     advice = "fewer or shorter samples don't help here: a smaller model, or a machine with more memory, would"
     if hessians + solving > parameters * 4 and recipe.format is not Format.GPTQ:
         advice = "--to gptq --method rtn needs no Hessians"
@@ -95,7 +99,8 @@ def make_plan(weights: "Weights", request: "LayerRequest", workspace: "Workspace
         n_layers=config.n_layers,
         group_size=recipe.group_size or -1,
         in_memory=in_memory,
-        memory=base + states if in_memory else base,
+        keeps=keeps,
+        memory=base + (states if in_memory else 0) + (kept if keeps else 0),
         memory_limit=limit,
         disk=max(disk, 0),
         result=result,

@@ -214,6 +214,7 @@ class _Run:
             tokens,
             device=self.request.device,
             in_memory=plan.in_memory,
+            keeps=plan.keeps,
             told=self.reporter.layer,
         ).run()
         ignored = self._ignored()

@@ -42,6 +42,8 @@ class Order(StrEnum):
 
     STATIC = "static"
     CLASSIC = "classic"
+    GIVEN = "given"
+    """As they stand: for comparisons, worse than the others."""
 
 
 class Scheme(StrEnum):

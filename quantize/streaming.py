@@ -1,9 +1,14 @@
-"""A decoder, quantized layer by layer: read, run the samples through and look, quantize, run them through
-what came of it, write, drop. Never is more in memory than a layer, what it needs, and the samples' states.
+"""A decoder, quantized layer by layer: read, run the samples through and look, quantize, write, drop. Never
+is more in memory than a layer, what it needs, and the samples' states.
+
+The samples go through a layer once. Where a group of matrices can be quantized without a look at those that
+come after it (GPTQ), it is when its inputs are known, and what comes after sees what it then makes of them.
+Else (AWQ, whose scales go into the group before) all are looked at first, and the next layer sees what the
+source's layer made: the same states as in the source, as in the papers' own code.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,14 +19,16 @@ import torch
 from models.checkpoint import PLAIN
 from models.decoder import Decoder, DecoderLayer
 from models.errors import BrokenModelFile
-from models.mlp import GatedMLP
+from models.linear import Linear
 from models.weights import Weights
 from quantize.activations import Activations
 from quantize.formats.safetensors import Tensor, write_file
 from quantize.layer_methods import Inputs, LayerMethod, Quantized
+from quantize.looking import Kept, Observer, SeenAll
 from quantize.methods.hessian import Hessian
 from quantize.partial import finish
 from quantize.resume import LayerRecord, State, Workspace
+from quantize.stages import Stages
 
 if TYPE_CHECKING:
     from models.checkpoint import StoredTensor
@@ -59,6 +66,7 @@ class Streamer:
         *,
         device: str = "cpu",
         in_memory: bool = True,
+        keeps: bool = True,
         told: Callable[[LayerStep], None] = lambda step: None,
     ) -> None:
         """
@@ -70,6 +78,8 @@ class Streamer:
             tokens: int64 [N, S]; None: the method reads no text.
             device: where it is computed.
             in_memory: keep the states of all samples there.
+            keeps: keep what lies between a layer's matrices too, which is computed twice else. The bytes of
+                the result don't depend on it.
             told: of the progress.
         """
         self.decoder = Decoder(weights, device)
@@ -79,6 +89,7 @@ class Streamer:
         self.state = state
         self.tokens = tokens
         self.device = device
+        self.keeps = keeps
         self.told = told
         self.activations: Activations | None = None
         if tokens is not None:
@@ -133,15 +144,13 @@ class Streamer:
         config = self.weights.config
         tensors = aligned(self.weights.layer(index, self.device))
         layer = DecoderLayer(config, index, tensors)
-        inputs = self._look(layer, share)
-        share(0.5)
-        del layer
-        quantized = self.method.quantize(tensors, config, index, inputs)
-        del inputs
-        share(0.7)
+        if self.activations is not None and self.method.sequential:
+            quantized = self._in_stages(layer, tensors, share)
+        else:
+            inputs = self._look(layer, share)
+            quantized = self.method.quantize(tensors, config, index, inputs)
+            del inputs
         self._write(index, quantized)
-        if self.activations is not None and index + 1 < n_layers:
-            self._forward(index, DecoderLayer(config, index, tensors), share)
         seconds = time.monotonic() - begun
         self.state.layers.append(LayerRecord(index, round(seconds, 3), tuple(quantized.records)))
         self.workspace.write(self.state)
@@ -157,33 +166,113 @@ class Streamer:
         return [(start, min(start + step, count)) for start in range(0, count, step)]
 
     def _look(self, layer: DecoderLayer, share: Share) -> list[Inputs]:
-        """Run the samples through the layer to see what each matrix is given."""
-        observer = _Observer(layer, self.device, magnitudes=self.method.magnitudes)
+        """Run the samples through the layer to see what each matrix is given, and what the next layer is."""
+        observer = Observer(layer, self.device, magnitudes=self.method.magnitudes)
         if self.activations is not None:
+            observer.final = observer.final if self._is_last(layer) else ""
             batches = self._batches()
             with layer.observed(observer.observe):
                 for number, (start, stop) in enumerate(batches, 1):
-                    hidden = self.activations.get(start, stop).to(self.device)
-                    with suppress(_SeenAll):
-                        layer.forward(hidden, self.positions)
-                    share(0.5 * number / len(batches))
+                    with suppress(SeenAll):
+                        hidden = layer.forward(self._get(start, stop), self.positions)
+                        if not self._is_last(layer):
+                            self._put(layer, start, hidden)
+                    share(0.8 * number / len(batches))
+            self._commit(layer)
         return observer.inputs()
 
-    def _forward(self, index: int, layer: DecoderLayer, share: Share) -> None:
-        """Run the samples through the quantized layer."""
+    def _in_stages(self, layer: DecoderLayer, tensors: dict[str, torch.Tensor], share: Share) -> Quantized:
+        """Run the samples through the layer, and quantize each group of matrices before it multiplies."""
+        stages = Stages(layer, self.positions)
+        done = Quantized()
+        first, last = stages.attention_groups
+
+        def quantize(inputs: list[Inputs], shared: float) -> None:
+            found = self.method.quantize(tensors, layer.config, layer.index, inputs)
+            done.tensors |= found.tensors
+            done.replaced |= found.replaced
+            done.records += found.records
+            for name in (name for one in inputs for name in one.names):
+                layer.linears[name] = Linear(tensors[f"{name}.weight"], tensors.get(f"{name}.bias"))
+            share(shared)
+
+        quantize([self._seen(first, stages.attention_input)], 0.1)
+        mixed = Kept(stages.mixed, self.keeps)
+        quantize([self._seen(last, mixed.make)], 0.3)
+        between = Hessian(layer.config.hidden_size, device=self.device)
+        for start, stop in self._batches():
+            hidden = self._get(start, stop)
+            hidden = stages.after_attention(hidden, mixed.take(hidden))
+            if not stages.has_experts:
+                between.add(stages.mlp_input(hidden))
+            self._held(start, hidden)
+        self._turn()
+        if stages.has_experts:
+            self._experts(stages, quantize)
+        else:
+            first, last = stages.mlp_groups
+            quantize([Inputs(tuple(first), between)], 0.5)
+            gated = Kept(stages.gated, self.keeps)
+            quantize([self._seen(last, gated.make)], 0.9)
+            if not self._is_last(layer):
+                for start, stop in self._batches():
+                    hidden = self._get(start, stop)
+                    self._put(layer, start, stages.after_gated(hidden, gated.take(hidden)))
+        self._commit(layer)
+        return done
+
+    def _experts(self, stages: Stages, quantize: Callable[[list[Inputs], float], None]) -> None:
+        """A mixture's matrices: all are looked at first, for each sees other tokens."""
+        layer = stages.layer
+        observer = Observer(layer, self.device, magnitudes=False)
+        with layer.observed(observer.observe):
+            for start, stop in self._batches():
+                stages.after_experts(self._get(start, stop))
+        names = {name for group in stages.mlp_groups for name in group}
+        quantize([one for one in observer.inputs() if names.issuperset(one.names)], 0.9)
+        if not self._is_last(layer):
+            for start, stop in self._batches():
+                self._put(layer, start, stages.after_experts(self._get(start, stop)))
+
+    def _seen(self, group: Sequence[str], made: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
+        """What a group of matrices is given."""
+        hessian: Hessian | None = None
+        for start, stop in self._batches():
+            x = made(self._get(start, stop))
+            hessian = hessian or Hessian(x.shape[-1], device=self.device)
+            hessian.add(x)
+        return Inputs(tuple(group), hessian)
+
+    def _is_last(self, layer: DecoderLayer) -> bool:
+        return layer.index + 1 == self.weights.config.n_layers
+
+    def _get(self, start: int, stop: int) -> torch.Tensor:
+        if self.activations is None:
+            raise RuntimeError("no samples")
+        return self.activations.get(start, stop).to(self.device)
+
+    def _held(self, start: int, hidden: torch.Tensor) -> None:
+        if self.activations is not None:
+            self.activations.hold(start, hidden)
+
+    def _turn(self) -> None:
+        if self.activations is not None:
+            self.activations.turn()
+
+    def _put(self, layer: DecoderLayer, start: int, hidden: torch.Tensor) -> None:
+        """What the next layer is given."""
         if self.activations is None:
             return
-        batches = self._batches()
-        for number, (start, stop) in enumerate(batches, 1):
-            hidden = layer.forward(self.activations.get(start, stop).to(self.device), self.positions)
-            if not bool(hidden.isfinite().all()):
-                raise BrokenModelFile(
-                    f"{self.weights.checkpoint.path}: layer {index} computes NaN or infinity on the "
-                    "calibration text: the checkpoint is broken, or not of the family that it names"
-                )
-            self.activations.put(start, hidden)
-            share(0.7 + 0.3 * number / len(batches))
-        self.activations.commit(index + 1)
+        if not bool(hidden.isfinite().all()):
+            raise BrokenModelFile(
+                f"{self.weights.checkpoint.path}: layer {layer.index} computes NaN or infinity on the "
+                "calibration text: the checkpoint is broken, or not of the family that it names"
+            )
+        self.activations.put(start, hidden)
+
+    def _commit(self, layer: DecoderLayer) -> None:
+        if self.activations is not None and not self._is_last(layer):
+            self.activations.commit(layer.index + 1)
 
     def _write(self, index: int, quantized: Quantized) -> None:
         """The layer's tensors, quantized or as they were."""
@@ -218,33 +307,3 @@ def aligned(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         if tensor.data_ptr() % 64:
             tensors[name] = tensor.clone()
     return tensors
-
-
-class _SeenAll(Exception):
-    """The last matrix's input is seen: what it would make of it nobody needs."""
-
-
-class _Observer:
-    """Collects what goes into each matrix."""
-
-    def __init__(self, layer: DecoderLayer, device: str, *, magnitudes: bool) -> None:
-        self.device = device
-        self.magnitudes = magnitudes
-        self.groups = layer.groups
-        self.leaders = {group[0] for group in layer.groups}
-        """Those of a group are given the same: one of them is looked at."""
-        self.hessians: dict[str, Hessian] = {}
-        self.final = layer.groups[-1][0] if isinstance(layer.mlp, GatedMLP) else ""
-
-    def observe(self, name: str, x: torch.Tensor) -> None:
-        """Count an input."""
-        if name in self.leaders:
-            if name not in self.hessians:
-                self.hessians[name] = Hessian(x.shape[-1], device=self.device, magnitudes=self.magnitudes)
-            self.hessians[name].add(x)
-        if name == self.final:
-            raise _SeenAll
-
-    def inputs(self) -> list[Inputs]:
-        """All matrices by what they are given."""
-        return [Inputs(tuple(group), self.hessians.pop(group[0], None)) for group in self.groups]

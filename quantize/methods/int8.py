@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from models.int8_matrix import Int8Matrix
+from models.linear import Projection
 from quantize.methods.hessian import output_error
 
 TOP = 127
@@ -73,3 +74,20 @@ def smoothing(weights: Sequence[torch.Tensor], largest: torch.Tensor, strength: 
     # An input that is always 0, or that nothing looks at, stays as it is.
     usable = (largest > 0) & (columns > 0) & torch.isfinite(scales) & (scales > 0)
     return torch.where(usable, scales.clamp(1e-5, 1e5), torch.ones_like(scales))
+
+
+def round_tokens(x: torch.Tensor) -> torch.Tensor:
+    """Activations [..., K] as W8A8's kernels see them: each token rounded to 255 steps of its own."""
+    steps = (x.abs().amax(-1, keepdim=True) / TOP).clamp_(min=torch.finfo(x.dtype).tiny)
+    return (x / steps).round_().mul_(steps)
+
+
+class RoundedInputs:
+    """A matrix whose inputs are rounded first."""
+
+    def __init__(self, matrix: Projection) -> None:
+        self.matrix = matrix
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., in] to [..., out]."""
+        return self.matrix(round_tokens(x))

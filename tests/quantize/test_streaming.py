@@ -71,8 +71,9 @@ def test_a_gptq_checkpoint(tiny_folder: Path, tmp_path: Path) -> None:
     assert result.notes == ("groups of 64: the largest of 128, 64 and 32 that divides every matrix",)
 
 
-def test_a_layer_sees_what_the_quantized_layers_before_it_leave(tiny_folder: Path, tmp_path: Path) -> None:
-    """Layer 2's integers are those that GPTQ gives on inputs that transformers computes."""
+def test_a_matrix_sees_what_the_quantized_ones_before_it_leave(tiny_folder: Path, tmp_path: Path) -> None:
+    """Layer 2's integers are those that GPTQ gives on inputs that transformers computes, with the layers
+    before it and its own earlier matrices as they were written."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -88,23 +89,32 @@ def test_a_layer_sees_what_the_quantized_layers_before_it_leave(tiny_folder: Pat
             for name, tensor in weights.layer(index).items():
                 model.get_parameter(f"model.layers.{index}.{name}").copy_(tensor)
         written = weights.layer(2)
-    seen: dict[str, torch.Tensor] = {}
+    tokens = torch.from_numpy(samples(bundled(), FolderTokenizer(tiny_folder), count=4, length=32).tokens)
     layer = model.model.layers[2]
-    for name in ("self_attn.q_proj", "self_attn.o_proj", "mlp.up_proj", "mlp.down_proj"):
-        layer.get_submodule(name).register_forward_pre_hook(
-            lambda module, args, name=name: seen.update({name: args[0].flatten(0, 1).double()})
+    groups = (
+        ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        ("self_attn.o_proj",),
+        ("mlp.gate_proj", "mlp.up_proj"),
+        ("mlp.down_proj",),
+    )
+    settings = gptq.GPTQSettings(GridSettings(4, 64))
+    for group in groups:
+        seen: list[torch.Tensor] = []
+        hook = layer.get_submodule(group[0]).register_forward_pre_hook(
+            lambda module, args, seen=seen: seen.append(args[0].flatten(0, 1).double())
         )
-    tokens = samples(bundled(), FolderTokenizer(tiny_folder), count=4, length=32).tokens
-    with torch.no_grad():
-        model(torch.from_numpy(tokens))
-    assert len(seen) == 4
-    for name, x in seen.items():
-        weight = layer.get_submodule(name).weight.detach()
-        solved = gptq.quantize_matrix(
-            weight, (x.T @ x / len(x)).float(), gptq.GPTQSettings(GridSettings(4, 64))
-        )
-        same = np.isclose(solved.matrix.dense(), written[f"{name}.weight"].numpy(), atol=1e-7)
-        assert same.mean() > 0.98, name
+        with torch.no_grad():
+            model(tokens)
+        hook.remove()
+        [x] = seen
+        for name in group:
+            weight = layer.get_submodule(name).weight.detach()
+            solved = gptq.quantize_matrix(weight, (x.T @ x / len(x)).float(), settings)
+            same = np.isclose(solved.matrix.dense(), written[f"{name}.weight"].numpy(), atol=1e-7)
+            assert same.mean() > 0.98, name
+        with torch.no_grad():
+            for name in group:
+                layer.get_submodule(name).weight.copy_(written[f"{name}.weight"])
 
 
 @pytest.mark.parametrize(
@@ -170,18 +180,23 @@ class Plans(Silent):
 
 
 def test_on_the_disk_instead_of_in_memory_the_bytes_are_the_same(tiny_folder: Path, tmp_path: Path) -> None:
-    """A limit under what the samples need sends their states there; one under the rest is refused."""
+    """A limit under what all needs has some of it computed twice; one under what the samples need sends their
+    states to the disk; one under the rest is refused."""
     plans = Plans()
     one = run(request_for(tiny_folder, tmp_path / "one"), plans)
-    needed = plans.found[0].memory
-    assert plans.found[0].in_memory
-    two = run(request_for(tiny_folder, tmp_path / "two", max_memory=needed - 1), plans)
-    assert not plans.found[1].in_memory
+    two = run(request_for(tiny_folder, tmp_path / "two", max_memory=plans.found[0].memory - 1), plans)
+    three = run(request_for(tiny_folder, tmp_path / "three", max_memory=plans.found[1].memory - 1), plans)
+    assert [(plan.keeps, plan.in_memory) for plan in plans.found] == [
+        (True, True),
+        (False, True),
+        (False, False),
+    ]
     name = "model.safetensors"
     assert (one.path / name).read_bytes() == (two.path / name).read_bytes()
+    assert (one.path / name).read_bytes() == (three.path / name).read_bytes()
     with pytest.raises(NotEnoughMemory, match="of memory needed"):
-        run(request_for(tiny_folder, tmp_path / "three", max_memory=100_000_000))
-    assert not (tmp_path / "three").exists()
+        run(request_for(tiny_folder, tmp_path / "four", max_memory=100_000_000))
+    assert not (tmp_path / "four").exists()
 
 
 def test_shards(tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,60 @@
+"""What is seen while the samples go through a layer, and what of it is kept."""
+
+from collections import deque
+from collections.abc import Callable
+
+import torch
+
+from models.decoder import DecoderLayer
+from models.mlp import GatedMLP
+from quantize.layer_methods import Inputs
+from quantize.methods.hessian import Hessian
+
+
+class Kept:
+    """What was made of each batch, for the second time that it is needed: kept, or made again."""
+
+    def __init__(self, make: Callable[[torch.Tensor], torch.Tensor], keeps: bool) -> None:
+        self._make = make
+        self._found: deque[torch.Tensor] | None = deque() if keeps else None
+
+    def make(self, hidden: torch.Tensor) -> torch.Tensor:
+        """For the first time."""
+        x = self._make(hidden)
+        if self._found is not None:
+            self._found.append(x)
+        return x
+
+    def take(self, hidden: torch.Tensor) -> torch.Tensor:
+        """For the last time, in the same order of batches."""
+        return self._make(hidden) if self._found is None else self._found.popleft()
+
+
+class SeenAll(Exception):
+    """The last matrix's input is seen: what it would make of it nobody needs."""
+
+
+class Observer:
+    """Collects what goes into each matrix."""
+
+    def __init__(self, layer: DecoderLayer, device: str, *, magnitudes: bool) -> None:
+        self.device = device
+        self.magnitudes = magnitudes
+        self.groups = layer.groups
+        self.leaders = {group[0] for group in layer.groups}
+        """Those of a group are given the same: one of them is looked at."""
+        self.hessians: dict[str, Hessian] = {}
+        self.final = layer.groups[-1][0] if isinstance(layer.mlp, GatedMLP) else ""
+
+    def observe(self, name: str, x: torch.Tensor) -> None:
+        """Count an input."""
+        if name in self.leaders:
+            if name not in self.hessians:
+                self.hessians[name] = Hessian(x.shape[-1], device=self.device, magnitudes=self.magnitudes)
+            self.hessians[name].add(x)
+        if name == self.final:
+            raise SeenAll
+
+    def inputs(self) -> list[Inputs]:
+        """All matrices by what they are given."""
+        return [Inputs(tuple(group), self.hessians.pop(group[0], None)) for group in self.groups]
