@@ -125,6 +125,8 @@ def main(arguments: Sequence[str]) -> int:
     printed = json_objects()
     try:
         code = typer.main.get_command(app).main(list(arguments), prog_name="edgechat", standalone_mode=False)
+        if code == ExitCode.INTERRUPTED:  # Typer makes it of an interrupt
+            raise KeyboardInterrupt
         sys.stdout.flush()
     except BaseException as error:
         code = failures.report(error, as_json=wants_json(arguments) and json_objects() == printed)
