@@ -15,8 +15,8 @@ CTX = 8192
 
 # What the planner says of models of several families: the engine with its vocabulary and intermediate
 # results; keys and values of a token in float16, for a billion parameters, and how they grow with these.
-ENGINE = 350 * MIB
-KV, KV_GROWTH = 60 * KIB, 0.4
+ENGINE = 150 * MIB
+KV, KV_GROWTH = 45 * KIB, 0.5
 
 
 @dataclass(frozen=True, slots=True)
