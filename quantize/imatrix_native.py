@@ -98,8 +98,13 @@ def main() -> int:
 
 
 def _work(job: child.Message, report: child.Tell) -> int:
+    said: list[str] = []
     try:
-        _run(Order(**job), report)
+        _run(Order(**job), report, said)
+    except NativeFailure as error:
+        why = f"{error}: {said[-1]}" if said else str(error)
+        report({"refused": "NativeFailure", "why": why})
+        return 1
     except (QuantizeError, ModelError) as error:
         report({"refused": type(error).__name__, "why": str(error)})
         return 1
@@ -109,15 +114,16 @@ def _work(job: child.Message, report: child.Tell) -> int:
     return 0
 
 
-def _run(order: Order, report: child.Tell) -> None:
+def _run(order: Order, report: child.Tell, said: list[str]) -> None:
+    """`said` gets what llama.cpp has to say of errors."""
     from quantize.eval_callback import SquareSums
     from quantize.imatrix import ImportanceMatrix
 
-    with_model = _Model(Path(order.model), report)
+    model = _Model(Path(order.model), said)
     texts = bundled() if order.calibration is None else from_file(Path(order.calibration))
-    found = samples(texts, with_model, count=order.samples, length=order.length)
+    found = samples(texts, model, count=order.samples, length=order.length)
     sums = SquareSums()
-    context = with_model.context(order, sums)
+    context = model.context(order, sums)
     told = Told(0, len(found.tokens), found.n_chat, found.source, found.sha256)
     report({"told": asdict(told)})
     for number, window in enumerate(found.tokens, 1):
@@ -141,7 +147,7 @@ def _run(order: Order, report: child.Tell) -> None:
 class _Model:
     """A loaded model; also its tokenizer, as `calibration.samples` wants it."""
 
-    def __init__(self, path: Path, report: child.Tell) -> None:
+    def __init__(self, path: Path, said: list[str]) -> None:
         import llama_cpp
 
         self.llama: Any = llama_cpp
@@ -152,7 +158,7 @@ class _Model:
         @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
         def on_log(level: int, text: bytes, _: ctypes.c_void_p) -> None:
             if level == 4:  # GGML_LOG_LEVEL_ERROR
-                report({"words": " ".join(text.decode("utf-8", "replace").split())[:500]})
+                said.append(" ".join(text.decode("utf-8", "replace").split())[:500])
 
         self._log = on_log
         llama_cpp.llama_log_set(on_log, ctypes.c_void_p(0))

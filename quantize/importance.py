@@ -39,8 +39,8 @@ class Wanted:
     """None: `SAMPLES`."""
     length: int | None = None
     """Tokens of each; None: `LENGTH`."""
-    device: str = "cpu"
-    """Of torch."""
+    device: str = "auto"
+    """Of torch: "auto", "cpu", "cuda" or "mps"."""
 
     def given(self) -> list[str]:
         """The options that were given, as they are typed."""
@@ -185,12 +185,14 @@ class Maker:
             return None
         from models.weights import open_weights
         from quantize.calibration import FolderTokenizer, bundled, from_file, samples
+        from quantize.devices import usable_device
         from quantize.imatrix_torch import collect
 
         try:
             tokenizer = FolderTokenizer(folder)
         except UnsupportedModel:
             return None
+        device = usable_device(self.wanted.device)
         with self._forgiving(), open_weights(folder) as weights:
             if self.length > weights.config.n_ctx:
                 raise BadRequest(
@@ -207,9 +209,7 @@ class Maker:
             self._check_memory(weights.config.hidden_size)
             self._plan(texts.name)
             tokens = torch.from_numpy(found.tokens)
-            entries = collect(
-                weights, tokens, device=self.wanted.device, threads=self.threads, told=self._told
-            )
+            entries = collect(weights, tokens, device=device, threads=self.threads, told=self._told)
             matrix = ImportanceMatrix(entries, (found.source,), len(found.tokens), self.length)
             return self._made(matrix, "torch", found.source, found.sha256, found.n_chat)
         return None
@@ -309,6 +309,7 @@ class Maker:
             f"plan: an importance matrix over {self.samples} x {self.length} tokens ({text}), about {took} "
             f"on an idle machine{written}; --imatrix off does without"
         )
+        self._told(0.0)
 
     def _told(self, share: float) -> None:
         done = round(share * self.samples)

@@ -1,0 +1,55 @@
+"""`edgechat quantize` where it makes a GGUF file: which options go with it, and its importance matrix."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgechat.cli.quantize_layers import LayerOptions
+from edgechat.errors import UsageError
+
+if TYPE_CHECKING:
+    from quantize.importance import Wanted
+    from quantize.plan import Target
+
+OPTIONS = frozenset({"--calibration", "--samples", "--sequence-length", "--device"})
+"""Those of `LayerOptions` that the importance matrix is made with."""
+
+OFF = "off"
+
+
+def importance_of(imatrix: str | None, options: LayerOptions, target: "Target") -> "Wanted | None":
+    """The importance matrix that the options ask for; None: there shall be none.
+
+    Args:
+        imatrix: what was given: a file, or "off".
+        options: those of the other formats.
+        target: the type of the file.
+
+    Raises:
+        UsageError: an option doesn't go with --to gguf, or with the others.
+    """
+    from quantize.importance import Wanted
+
+    given = options.given()
+    for name in given:
+        if name not in OPTIONS:
+            raise UsageError(f"{name} doesn't go with --to gguf")
+    if options.calibration is not None and str(options.calibration) == "self":
+        raise UsageError("--calibration self doesn't go with --to gguf: give a text, or nothing for our own")
+    if imatrix is not None and not imatrix.strip():
+        raise UsageError("--imatrix is empty: give a file, or off")
+    if imatrix == OFF:
+        if given:
+            raise UsageError(f"{given[0]} doesn't go with --imatrix off: nothing is calibrated")
+        return None
+    if target.direct is not None and imatrix is None and not given:
+        return None
+    if target.direct is not None and given == ["--device"]:
+        raise UsageError(f"--device doesn't go with --type {target.name}: nothing is computed")
+    return Wanted(
+        file=None if imatrix is None else Path(os.path.expanduser(imatrix)),
+        calibration=None if options.calibration is None else Path(options.calibration),
+        samples=options.samples,
+        length=options.length,
+        device=options.device or "auto",
+    )
