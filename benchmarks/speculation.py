@@ -6,7 +6,8 @@ Contenders, all on one loaded model with one prompt's cache, so that only decodi
 
     off         plain decoding
     ngram       words of the conversation, under the controller
-    auto        the same, and the draft model where the words have nothing
+    auto        the same, and the draft model where the words have nothing; left out, as `--draft auto`
+                does, where it could not pay by the measured times
     draft       the draft model alone, under the controller
     fixed-1..8  words of the conversation, always so many
     draft-4     the draft model alone, always four
@@ -33,7 +34,7 @@ import numpy as np
 from edgechat import hardware
 from edgechat.engine.drafting import Decides, Drafter
 from edgechat.engine.engine import Engine
-from edgechat.engine.process.draft_loading import best_speedup
+from edgechat.engine.process.draft_loading import LIKELY, WORTH, best_speedup
 from edgechat.engine.process.messages import Event, Finished, Generate, Refused
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.speculation.accept import acceptance, probability
@@ -179,7 +180,10 @@ class Stage:
         self.events: list[Event] = []
         self.engine = Engine(self.runtime, self.template, self.events.append)  # type: ignore[arg-type]
         self.calibration: dict[str, Calibration] = {}
+        self.costs: dict[str, StepCost] = {}
         self.model: DraftModel | None = None
+        self.worth = False
+        """Whether the draft model could pay."""
         self.table = CostTable((1,), (1.0,))
 
     def measure(self, seconds: float) -> dict[str, Any]:
@@ -195,7 +199,9 @@ class Stage:
             step_s = step_costs(self.drafts, seconds=seconds / 4, widths=(1,)).seconds[0]
             self.model = DraftModel(self.drafts, self.runtime.tokenizer.n_vocab, step_s)
             measured["draft_over_plain"] = step_s / plain
-            measured["draft_could_give"] = best_speedup(self.table, step_s, 0.8)
+            could_give = best_speedup(self.table, step_s, LIKELY)
+            measured["draft_could_give"] = could_give
+            self.worth = could_give >= WORTH
         return measured
 
     def contenders(self) -> list[str]:
@@ -204,7 +210,8 @@ class Stage:
         return [*MAIN, *fixed, *(("draft", "draft-4") if self.model is not None else ())]
 
     def drafter(self, name: str) -> Drafter | None:
-        """What drafts in a run; it knows no words of the runs before, but how often drafts stood."""
+        """What drafts in a run. It knows no words of the runs before, but how often drafts stood and what
+        steps took, as an engine does that goes on."""
         if name == "off":
             return None
         decides = None
@@ -214,11 +221,12 @@ class Stage:
             def decides() -> Decides:
                 return Fixed(length)
 
+        with_model = name.startswith("draft") or (name == "auto" and self.worth)
         return Drafter(
-            StepCost(self.table),
+            self.costs.setdefault(name, StepCost(self.table)),
             eog=self.runtime.info.eog_ids,
             ngrams=not name.startswith("draft"),
-            model=self.model if name == "auto" or name.startswith("draft") else None,
+            model=self.model if with_model else None,
             decides=decides,
             calibration=self.calibration.setdefault(name, Calibration()),
         )
@@ -226,7 +234,7 @@ class Stage:
     def ask(self, name: str, kind: str, n_tokens: int) -> Finished:
         """One run."""
         prompt, sampling = KINDS[kind]
-        self.engine._drafter = self.drafter(name)
+        self.engine.draft_with(self.drafter(name))
         self.events.clear()
         messages = (ChatMessage("user", prompt),)
         self.engine.submit(
