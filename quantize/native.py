@@ -181,7 +181,9 @@ def _overrides(types: Iterable[tuple[str, int]]) -> "ctypes.Array[Any]":
     import llama_cpp
 
     named = [(f"^{_NOT_IN_WORDS.sub(_escaped, name)}$".encode(), kind) for name, kind in types]
-    return (llama_cpp.llama_model_tensor_override * (len(named) + 1))(*named, (None, 0))
+    kind_of_array = llama_cpp.llama_model_tensor_override * (len(named) + 1)
+    overrides: ctypes.Array[Any] = kind_of_array(*named, (None, 0))
+    return overrides
 
 
 def _importance(path: str | None, kept: list[Any]) -> "ctypes.Array[Any]":

@@ -15,17 +15,21 @@ from models.checkpoint import GGUFCheckpoint, SafetensorsCheckpoint, open_checkp
 from models.ggml_types import GGMLType
 from models.gguf import TensorInfo, read_header
 from models.packed import PackedCheckpoint
+from models.sizes import bits_per_weight
 from models.verify import verify_gguf
 from quantize import convert, importance, native
 from quantize.convert import Conversion
 from quantize.errors import BadRequest, NotEnoughDisk, OutputExists, SourceNotFound
-from quantize.formats.gguf import OutputTensor, data_bytes, header_bytes, padded, write_tensor
+from quantize.formats.gguf import OutputTensor, data_bytes, header_bytes, write_tensor
 from quantize.formats.repack import natural_target
 from quantize.importance import Made, Maker, Say, Wanted
 from quantize.partial import finish, partial, remove_stale
 from quantize.plan import TARGETS, Target, check_disk, human
 from quantize.progress import Progress, Stage, Step, silent
+from quantize.targets import Mix, Share, shares
+from quantize.tensor_types import fallbacks
 from quantize.tensors import Chunks, Job
+from quantize.type_choice import NO_WISHES, Choice, Chooser, Wishes, chosen, in_layers
 
 SUPERBLOCK = 256
 """Weights of a block in the K types and the smallest IQ types."""
@@ -50,6 +54,8 @@ class Request:
     """0: as many as there are cores for us."""
     importance: Wanted | None = None
     """The importance matrix, for types that are quantized by one; None: without."""
+    wishes: Wishes = NO_WISHES
+    """Types of single tensors, or a size for which they are chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,10 @@ class Result:
     """Over all weights, without the file's vocabulary and other data: as `models show` has it."""
     importance: Mapping[str, Any] | None = None
     """Where the importance matrix is from; None: there was none."""
+    types: tuple[Share, ...] = ()
+    """How many tensors are of which type."""
+    mix: Mix | None = None
+    """What was chosen for a size; None: nothing was."""
 
 
 def run(request: Request, progress: Progress = silent, say: Say = lambda text: None) -> Result:
@@ -89,6 +99,7 @@ def run(request: Request, progress: Progress = silent, say: Say = lambda text: N
         raise SourceNotFound(f"nothing at {source}: give a checkpoint's folder or a GGUF file")
     output = output_path(request)
     _check_importance(request)
+    request.wishes.check(request.target)
     remove_stale(output)
     with open_checkpoint(source) as checkpoint, said_when_full(output):
         if isinstance(checkpoint, GGUFCheckpoint):
@@ -105,9 +116,11 @@ def run(request: Request, progress: Progress = silent, say: Say = lambda text: N
         n_parameters=made.n_parameters,
         source_bytes=source_bytes,
         seconds=time.monotonic() - begun,
-        notes=(*made.notes, *_fallbacks(tensors, request.target)),
-        bits_per_weight=8 * sum(one.n_bytes for one in tensors) / sum(one.n_elements for one in tensors),
+        notes=(*made.notes, *_fallbacks(tensors, request.target), *_of_type(tensors, request, made.choice)),
+        bits_per_weight=bits_per_weight(tensors, sum(one.n_elements for one in tensors)),
         importance=None if made.importance is None else made.importance.record,
+        types=shares(OutputTensor(one.name, one.shape, one.type) for one in tensors),
+        mix=None if made.choice is None else made.choice.mix,
     )
 
 
@@ -119,6 +132,7 @@ class _Written:
     n_parameters: int
     notes: tuple[str, ...]
     importance: Made | None = None
+    choice: Choice | None = None
 
 
 def _check_importance(request: Request) -> None:
@@ -162,6 +176,16 @@ def _fallbacks(tensors: Sequence[TensorInfo], target: Target) -> tuple[str, ...]
     )
 
 
+def _of_type(tensors: Sequence[TensorInfo], request: Request, choice: Choice | None) -> tuple[str, ...]:
+    """Tensors that could not have the type that was asked for; a type that is not for every model."""
+    notes: tuple[str, ...] = ()
+    if choice is not None and choice.mix is None:
+        notes = fallbacks(choice.types, {one.name: one.type for one in tensors})
+    if request.target.trained:
+        notes += (f"{request.target.label} is for models that were trained to it: little is left of others",)
+    return notes
+
+
 def output_path(request: Request) -> Path:
     """Where the result goes.
 
@@ -202,8 +226,10 @@ def _from_gguf(
     verify_gguf(request.source)
     kinds = {tensor.type for tensor in checkpoint.tensors.values() if len(tensor.shape) > 1}
     quantized = bool(kinds - {GGMLType.F32, GGMLType.F16, GGMLType.BF16})
-    notes = (AGAIN,) if quantized and request.target.name not in {"f32", "f16", "bf16"} else ()
-    if request.target.direct is not None:
+    notes: tuple[str, ...] = (
+        (AGAIN,) if quantized and request.target.name not in {"f32", "f16", "bf16"} else ()
+    )
+    if request.target.direct is not None and not request.wishes:
         conversion = convert.from_gguf(checkpoint, request.target)
         with partial(output) as path:
             header = header_bytes(conversion.metadata, conversion.tensors)
@@ -212,19 +238,68 @@ def _from_gguf(
             _fill(path, len(header), conversion, progress)
             _deliver(path, output, progress)
         return _Written(conversion.architecture, conversion.n_parameters, notes)
-    size = checkpoint.header.n_header_bytes
-    weighted = request.importance is not None
-    result = _result_size(request.source, request.target, size, requantize=quantized, imatrix=weighted)
-    check_disk(output.parent, result)
     tensors = [OutputTensor(one.name, one.shape, one.type) for one in checkpoint.tensors.values()]
+    chooser = Chooser(
+        request.source, tensors, request.target, request.wishes, header_bytes=_header_bytes(checkpoint)
+    )
+    weighted = request.importance is not None
+    choice = chooser.settle(in_layers(weighted))
+    check_disk(output.parent, chooser.most_bytes(choice, requantize=quantized, imatrix=weighted))
     maker = _maker(request, tensors, progress, say)
     made = None
     if maker is not None:
         made = maker.read() or maker.by_llama(request.source, output)
         notes += tuple(maker.notes)
-    _quantize(request.source, output, request, progress, made, requantize=quantized)
+    choice = chooser.settle_by(made)
+    if choice.problem is not None:
+        with _dense_copy(checkpoint, output, progress) as copy:
+            choice = _chosen(choice, request, output, copy=copy, progress=progress, made=made)
+    _quantize(request.source, output, request, progress, choice, made=made, requantize=quantized)
     n_parameters = sum(tensor.n_elements for tensor in checkpoint.tensors.values())
-    return _Written(checkpoint.header.architecture, n_parameters, notes, made)
+    return _Written(checkpoint.header.architecture, n_parameters, notes, made, choice)
+
+
+def _header_bytes(checkpoint: GGUFCheckpoint) -> int:
+    """At most what llama.cpp writes before the data: it adds two keys where they are not there."""
+    keys = ("general.file_type", "general.quantization_version")
+    missing = [key for key in keys if key not in checkpoint.header.fields]
+    return checkpoint.header.n_header_bytes + sum(len(key) + 16 for key in missing)
+
+
+@contextmanager
+def _dense_copy(checkpoint: GGUFCheckpoint, output: Path, progress: Progress) -> Iterator[Path]:
+    """The model in 16 bits, beside the output for a while: to be disturbed."""
+    kinds = {tensor.type for tensor in checkpoint.tensors.values() if len(tensor.shape) > 1}
+    is_large = bool(kinds & {GGMLType.F32, GGMLType.BF16})
+    conversion = convert.from_gguf(checkpoint, TARGETS["bf16" if is_large else "f16"])
+    header = header_bytes(conversion.metadata, conversion.tensors)
+    check_disk(output.parent, len(header) + data_bytes(conversion.tensors))
+    with partial(output) as path:
+        path.write_bytes(header)
+        _fill(path, len(header), conversion, progress)
+        yield path
+
+
+def _chosen(
+    choice: Choice, request: Request, output: Path, *, copy: Path, progress: Progress, made: Made | None
+) -> Choice:
+    """Have the types measured and chosen."""
+    source = request.source if request.source.is_file() else copy
+    total_bytes = copy.stat().st_size
+
+    def tell(name: str, index: int, total: int) -> None:
+        progress(Step(Stage.MEASURE, index, total, name, total_bytes * index // total, total_bytes))
+
+    with importance.stored(made, output) as imatrix:
+        return chosen(
+            choice,
+            source,
+            copy,
+            imatrix=imatrix,
+            calibration=None if request.importance is None else request.importance.calibration,
+            threads=request.threads or usable_cores(),
+            told=tell,
+        )
 
 
 def _from_folder(
@@ -240,8 +315,11 @@ def _from_folder(
             f"{request.importance.given()[0]} doesn't go with this source: it becomes {request.target.label} "
             "as it is, and nothing is rounded"
         )
+    if conversion.is_repacked:
+        request.wishes.check_repacked(request.target)
+    choice = None
     with partial(output) as path:
-        if request.target.direct is not None or conversion.is_repacked:
+        if (request.target.direct is not None and not request.wishes) or conversion.is_repacked:
             check_disk(output.parent, size)
             path.write_bytes(header)
             _fill(path, len(header), conversion, progress)
@@ -252,8 +330,11 @@ def _from_folder(
                 file.write(header)
                 file.truncate(size)
             weighted = request.importance is not None
-            result = _result_size(path, request.target, len(header), requantize=False, imatrix=weighted)
-            check_disk(output.parent, result, size)
+            chooser = Chooser(
+                path, conversion.tensors, request.target, request.wishes, header_bytes=len(header)
+            )
+            choice = chooser.settle(in_layers(weighted))
+            check_disk(output.parent, chooser.most_bytes(choice, requantize=False, imatrix=weighted), size)
             maker = _maker(request, conversion.tensors, progress, say)
             if maker is not None:
                 made = maker.read() or maker.by_torch(request.source)
@@ -261,11 +342,14 @@ def _from_folder(
             if maker is not None:
                 made = made or maker.by_llama(path, output)
                 notes += tuple(maker.notes)
-            _quantize(path, output, request, progress, made, requantize=False)
+            choice = chooser.settle_by(made)
+            if choice.problem is not None:
+                choice = _chosen(choice, request, output, copy=path, progress=progress, made=made)
+            _quantize(path, output, request, progress, choice, made=made, requantize=False)
     is_packed = isinstance(checkpoint, PackedCheckpoint) and bool(checkpoint.packed)
     if is_packed and not conversion.is_repacked and request.target.name not in {"f32", "f16", "bf16"}:
         notes = (*notes, AGAIN)
-    return _Written(conversion.architecture, conversion.n_parameters, notes, made)
+    return _Written(conversion.architecture, conversion.n_parameters, notes, made, choice)
 
 
 def default_target(source: Path) -> Target:
@@ -306,22 +390,14 @@ def _told(job: Job, begun: Step, progress: Progress) -> Chunks:
         progress(replace(begun, done_bytes=begun.done_bytes + part))
 
 
-def _result_size(
-    source: Path, target: Target, header_size: int, *, requantize: bool, imatrix: bool = False
-) -> int:
-    """Of the file that llama.cpp would write, to the byte: its header is as long as the source's. Of those
-    keys that tell of an importance matrix it knows nothing."""
-    tensors = native.exact_types(source, target.ftype, requantize=requantize, imatrix=imatrix).values()
-    return padded(header_size) + sum(padded(tensor.becomes_bytes) for tensor in tensors)
-
-
 def _quantize(
     source: Path,
     output: Path,
     request: Request,
     progress: Progress,
-    made: Made | None,
+    choice: Choice,
     *,
+    made: Made | None,
     requantize: bool,
 ) -> None:
     """Have llama.cpp do it."""
@@ -337,10 +413,11 @@ def _quantize(
         order = native.Order(
             str(source),
             str(path),
-            request.target.ftype,
+            choice.target.ftype,
             request.threads or usable_cores(),
             requantize,
             dry_run=False,
+            types=choice.pairs,
             imatrix=imatrix,
             keys=() if made is None else made.keys,
         )

@@ -12,6 +12,8 @@ class Stage(StrEnum):
     """The model is run over calibration text. What is counted are samples, and tokens in place of bytes."""
     CONVERT = "convert"
     """Tensors are read, changed and written."""
+    MEASURE = "measure"
+    """What each type would cost each tensor."""
     QUANTIZE = "quantize"
     """llama.cpp quantizes them."""
     CHECK = "check"

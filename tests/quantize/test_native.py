@@ -12,8 +12,10 @@ import pytest
 from models.gguf import GGMLType, read_header
 from quantize import native
 from quantize.errors import NativeFailure
+from quantize.formats.gguf import OutputTensor
 from quantize.pipeline import Request, run
 from quantize.plan import USABLE, target_of
+from quantize.type_choice import NO_WISHES, Choice, Chooser
 from tests.oracles.llama_reference import loaded
 from tests.oracles.raw_checkpoint import write
 
@@ -63,10 +65,11 @@ def test_a_dry_run_says_what_a_run_does(source: Path, tmp_path: Path) -> None:
 )
 def test_every_type_is_written_and_loads(source: Path, tmp_path: Path, kind: str) -> None:
     """With the size that was foreseen, and the number that its name stands for."""
-    from quantize.pipeline import _result_size
-
     target = target_of(kind)
-    foreseen = _result_size(source, target, read_header(source).n_header_bytes, requantize=False)
+    header = read_header(source)
+    tensors = [OutputTensor(one.name, one.shape[::-1], one.type) for one in header.tensors]
+    chooser = Chooser(source, tensors, target, NO_WISHES, header_bytes=header.n_header_bytes)
+    foreseen = chooser.most_bytes(Choice(target), requantize=False, imatrix=False)
     result = run(Request(source, target, tmp_path / "out.gguf"))
     assert result.path.stat().st_size == result.n_bytes == foreseen
     assert read_header(result.path).metadata["general.file_type"] == target.ftype
