@@ -6,7 +6,8 @@ Contenders, all in one go, with the same model, threads and context:
 
     bare        llama_decode and argmax in a loop, and nothing else
     runtime     our runtime's decode and argmax
-    engine      our engine, through its process, as the chat uses it
+    engine      our engine, through its process, plain decoding
+    default     the same with speculation from the conversation's words, as `ask` and `chat` start it
     high-level  llama_cpp.Llama.create_completion(stream=True)
 
 The runs alternate, so that a machine that slows down slows all of them, and the median counts. The first
@@ -25,6 +26,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 from unittest import mock
 
+import msgspec
 import numpy as np
 
 from edgechat import hardware
@@ -154,6 +156,11 @@ class Engine:
         self.loop.close()
 
 
+def default(settings: LoadSettings) -> Engine:
+    """The engine as `ask` and `chat` start it."""
+    return Engine(msgspec.structs.replace(settings, draft="ngram"))
+
+
 class HighLevel:
     """llama-cpp-python's own class, as its documentation shows it."""
 
@@ -185,6 +192,7 @@ CONTENDERS: dict[str, Callable[[LoadSettings], Contender]] = {
     "bare": Bare,
     "runtime": Runtime,
     "engine": Engine,
+    "default": default,
     "high-level": HighLevel,
 }
 
@@ -218,16 +226,15 @@ def measure(names: list[str], settings: LoadSettings, n_tokens: int, runs: int) 
 
 
 def report(rates: dict[str, list[float]], settings: LoadSettings, n_tokens: int) -> dict[str, Any]:
-    """Medians, and each contender's ratio to the bare loop in the same runs."""
-    base = rates.get("bare")
+    """Medians, and of each contender's ratios to its peers in the same runs."""
     rows = {}
     for name, values in rates.items():
-        ratios = [mine / bare for mine, bare in zip(values, base, strict=True)] if base else []
         rows[name] = {
             "tokens_per_s": statistics.median(values),
             "slowest": min(values),
             "fastest": max(values),
-            "over_bare": statistics.median(ratios) if ratios else None,
+            "over_bare": ratio(values, rates.get("bare")),
+            "over_high_level": ratio(values, rates.get("high-level")),
         }
     return {
         "model": settings.path.rpartition("/")[2],
@@ -236,6 +243,13 @@ def report(rates: dict[str, list[float]], settings: LoadSettings, n_tokens: int)
         "threads": settings.n_threads,
         "contenders": rows,
     }
+
+
+def ratio(values: list[float], peers: list[float] | None) -> float | None:
+    """The median over the runs; None without the peer."""
+    if not peers:
+        return None
+    return statistics.median(mine / peer for mine, peer in zip(values, peers, strict=True))
 
 
 def main() -> None:
@@ -259,12 +273,12 @@ def main() -> None:
         f"{result['model']}: {result['tokens']} tokens, {result['threads']} threads, "
         f"median of {result['runs']} alternating runs\n"
     )
-    sys.stdout.write(f"{'':12}{'tokens/s':>10}{'slowest':>10}{'fastest':>10}{'of bare':>10}\n")
+    heads = ("tokens/s", "slowest", "fastest", "of bare", "of high-level")
+    sys.stdout.write(" " * 12 + "".join(f"{head:>14}" for head in heads) + "\n")
     for name, row in result["contenders"].items():
-        ratio = f"{row['over_bare']:.3f}" if row["over_bare"] else "-"
-        sys.stdout.write(
-            f"{name:12}{row['tokens_per_s']:10.1f}{row['slowest']:10.1f}{row['fastest']:10.1f}{ratio:>10}\n"
-        )
+        rates = [f"{row[key]:.1f}" for key in ("tokens_per_s", "slowest", "fastest")]
+        ratios = [f"{row[key]:.3f}" if row[key] else "-" for key in ("over_bare", "over_high_level")]
+        sys.stdout.write(f"{name:12}" + "".join(f"{cell:>14}" for cell in rates + ratios) + "\n")
 
 
 if __name__ == "__main__":
