@@ -8,6 +8,7 @@ import msgspec
 
 from edgechat.library.local import model_name, parts_of
 from models.gguf import GGUFHeader, LazyArray, TensorInfo, read_header
+from models.sizes import bits_per_weight
 from models.verify import check_kind, check_layout
 from models.verify_hyperparameters import MAX_LAYERS, check_hyperparameters
 
@@ -137,7 +138,7 @@ def summarize(path: Path, name: str = "") -> ModelSummary:
         architecture=header.architecture,
         parameters=parameters,
         quantization=quantization(header, tensors),
-        bits_per_weight=8 * sum(tensor.n_bytes for tensor in tensors) / parameters,
+        bits_per_weight=bits_per_weight(tensors, parameters),
         size_bytes=sum(part.file_size for part in parts),
         n_ctx_train=number(header, "context_length"),
         n_layers=number(header, "block_count"),
