@@ -8,8 +8,9 @@ counts as ours until the file is unmapped, and a file that shrinks under a mappi
 
 import math
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Protocol, Self
@@ -28,6 +29,8 @@ SINGLE = "model.safetensors"
 
 Floats = npt.NDArray[np.float32]
 Stored = npt.NDArray[np.float32] | npt.NDArray[np.float16] | npt.NDArray[np.uint16] | npt.NDArray[np.uint8]
+
+_FUSED = re.compile(r"\.mlp\.experts\.(gate_up_proj|down_proj)$")
 
 PLAIN: dict[GGMLType, type[np.generic]] = {
     GGMLType.F32: np.float32,
@@ -178,7 +181,7 @@ class SafetensorsCheckpoint(_Files):
             BrokenModelFile: a file is damaged, or the index doesn't fit the shards.
             UnsupportedModel: weights in a form that is not read here, such as pickle.
         """
-        super().__init__(folder, _safetensors(folder))
+        super().__init__(folder, split_experts(_safetensors(folder)))
 
 
 def _safetensors(folder: Path) -> dict[str, StoredTensor]:
@@ -209,6 +212,37 @@ def _safetensors(folder: Path) -> dict[str, StoredTensor]:
             f"{index} promises {_some(lost)}, which its shards don't hold: download them again"
         )
     return tensors
+
+
+def split_experts(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Tensors that hold a matrix of every expert of a layer, seen as those matrices.
+
+    transformers 5 computes with, and at times saves, `mlp.experts.gate_up_proj` [E, 2I, D], each expert's
+    gate above its up, and `mlp.experts.down_proj` [E, D, I], where checkpoints have two or one matrices for
+    each expert. All are runs of whole rows, so that each matrix is a piece of the file.
+    """
+    found: dict[str, StoredTensor] = {}
+    for name, tensor in tensors.items():
+        match = _FUSED.search(name)
+        if match is None or len(tensor.shape) != 3:
+            found[name] = tensor
+            continue
+        experts, rows, columns = tensor.shape
+        kinds = ("gate_proj", "up_proj") if match[1] == "gate_up_proj" else ("down_proj",)
+        if rows % len(kinds):
+            raise BrokenModelFile(f"{tensor.file}: {name} has {rows} rows, an odd number for gate and up")
+        part = tensor.n_bytes // (experts * len(kinds))
+        for number in range(experts * len(kinds)):
+            expert, kind = divmod(number, len(kinds))
+            one = f"{name[: match.start(1)]}{expert}.{kinds[kind]}.weight"
+            found[one] = replace(
+                tensor,
+                name=one,
+                shape=(rows // len(kinds), columns),
+                offset=tensor.offset + number * part,
+                n_bytes=part,
+            )
+    return found
 
 
 def _single(folder: Path) -> Path:
