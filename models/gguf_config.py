@@ -52,6 +52,16 @@ def config_of(header: GGUFHeader, family: Family) -> ModelConfig:
         BrokenModelFile: a number is missing, of the wrong type or impossible.
         UnsupportedModel: a rope scaling that is not supported, or layers of different sizes.
     """
+    return family.read(raw_config(header, family), header.path)
+
+
+def raw_config(header: GGUFHeader, family: Family) -> dict[str, Any]:
+    """What a config.json would say of it, as far as `config_of` asks.
+
+    Raises:
+        BrokenModelFile: there is no embedding.
+        UnsupportedModel: layers of different sizes.
+    """
     raw: dict[str, Any] = {
         "architectures": list(family.architectures[:1]),
         "hidden_act": family.activation,
@@ -70,7 +80,7 @@ def config_of(header: GGUFHeader, family: Family) -> ModelConfig:
         raw["attention_bias"] = "blk.0.attn_q.bias" in names
     raw["mlp_bias"] = "blk.0.ffn_gate.bias" in names
     raw |= _windows(header) | _rope(header, raw)
-    return family.read(raw | family.from_gguf(raw, header.hyper), header.path)
+    return raw | family.from_gguf(raw, header.hyper)
 
 
 def _scalar(header: GGUFHeader, key: str) -> Any:

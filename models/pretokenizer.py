@@ -94,3 +94,47 @@ def _steps(section: Mapping[str, Any] | None, where: object) -> Iterator[str]:
 
 def _digits(pattern: str) -> str:
     return "digits:1" if pattern in {r"\p{N}", r"\d"} else pattern
+
+
+# --- the other way
+
+IGNORES_MERGES = frozenset(
+    {"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken"}
+)
+"""Names under which whole words that are tokens are taken without merging."""
+STARTS_WITH_BOS = IGNORES_MERGES
+"""Names under which texts begin with a token where the file doesn't say."""
+
+_BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+_ALIASES = {
+    "gpt-2": ("phi-2", "gigachat", "mellum", "mpt", "olmo", "jais"),
+    "smollm": ("starcoder", "refact", "command-r", "codeshell"),
+    "llama-bpe": ("llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0", "lfm2"),
+    "dbrx": ("smaug-bpe",),
+    "qwen2": ("deepseek-r1-qwen", "kormo", "f2llmv2", "stablelm2"),
+    "gpt-4o": ("llama4", "kanana2"),
+}
+"""Names under which llama.cpp splits just as under another."""
+
+
+def steps_named(name: str, where: object) -> tuple[dict[str, Any], ...]:
+    """How text is split under one of llama.cpp's names, as sections of tokenizer.json.
+
+    Raises:
+        UnsupportedModel: the name's expression is not known here.
+    """
+    plain = next((known for known, others in _ALIASES.items() if name in others), name)
+    for steps, names in _KNOWN.items():
+        if plain in {one for one, _ in names}:
+            return (*(_section(step) for step in steps), dict(_BYTES))
+    known = sorted({one for names in _KNOWN.values() for one, _ in names})
+    raise UnsupportedModel(
+        f"{where}: its pre-tokenizer {name[:64]!r} can't be made into one for transformers: "
+        f"{', '.join(known)} can; give the original checkpoint's folder"
+    )
+
+
+def _section(step: str) -> dict[str, Any]:
+    if step == "digits:1":
+        return {"type": "Digits", "individual_digits": True}
+    return {"type": "Split", "pattern": {"Regex": step}, "behavior": "Isolated", "invert": False}
