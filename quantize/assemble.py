@@ -3,18 +3,22 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint import SINGLE
+import numpy as np
+import numpy.typing as npt
+
+from models import safetensors
+from models.checkpoint import PLAIN, SINGLE, StoredTensor
 from models.json_file import read_json
 from models.weights import Weights
 from quantize.errors import BadRequest
-from quantize.formats.safetensors import join, write_file, write_index
+from quantize.formats.safetensors import header_bytes, join, write_index
 from quantize.partial import finish
 from quantize.resume import Workspace, write_flushed
-from quantize.streaming import as_stored
+from quantize.tensors import row_ranges
 
 SHARD_BYTES = 5 * 10**9
 
@@ -63,12 +67,28 @@ def _write_rest(weights: Weights, path: Path) -> None:
     if names is None:
         raise TypeError("a GGUF file")
     prefixes = tuple(names.name(f"model.layers.{index}.") for index in range(weights.config.n_layers))
-    tensors = {
-        name: as_stored(weights, stored)
+    rest = [
+        (name, stored)
         for name, stored in sorted(weights.checkpoint.tensors.items())
         if not name.startswith(prefixes)
-    }
-    write_file(path, tensors)
+    ]
+    entries = [(name, *stored_form(stored)) for name, stored in rest]
+    with path.open("wb") as file:
+        file.write(header_bytes(entries))
+        for _, stored in rest:  # an embedding may be larger than all else that is in memory
+            for start, stop in row_ranges(stored, 1):
+                file.write(_rows(weights, stored, start, stop).reshape(-1).view(np.uint8).data)
+
+
+def stored_form(stored: StoredTensor) -> tuple[str, list[int], int]:
+    """The dtype, shape and size that a tensor of the source keeps: see `streaming.as_stored`."""
+    dtype = stored.dtype if stored.type in PLAIN else "F32"
+    return dtype, list(stored.shape), stored.n_elements * safetensors.ITEM_BYTES[dtype]
+
+
+def _rows(weights: Weights, stored: StoredTensor, start: int, stop: int) -> npt.NDArray[np.generic]:
+    read = weights.checkpoint.stored_rows if stored.type in PLAIN else weights.checkpoint.rows
+    return np.ascontiguousarray(read(stored.name, start, stop))
 
 
 def _weights(result: Path, parts: Sequence[Path]) -> None:
@@ -126,6 +146,3 @@ def check_output(output: Path, source: Path, *, force: bool) -> None:
         raise BadRequest(f"{output} is there and holds no checkpoint: give another name with -o")
     if not force:
         raise OutputExists(f"{output} exists already: --force replaces it, -o gives another name")
-
-
-Told = Callable[[str], None]

@@ -258,7 +258,7 @@ def samples(texts: Texts, tokenizer: TextTokenizer, *, count: int = SAMPLES, len
         else:
             rendered = tokenizer.template.render(conversation, add_generation_prompt=False).text
             chat.append(tokenizer.encode(rendered, special=False))
-    streams = [_windows(plain, length), _windows(chat, length)]
+    streams = [windows(plain, length), windows(chat, length)]
     available = sum(len(stream) for stream in streams)
     if available < count:
         advice = f"give --samples {available}, or more text" if available else "give more text"
@@ -267,16 +267,17 @@ def samples(texts: Texts, tokenizer: TextTokenizer, *, count: int = SAMPLES, len
             f"enough for {available} of the {count} samples of {length} tokens: {advice}"
         )
     n_chat = min(len(streams[1]), max(count // 2, count - len(streams[0])))
-    taken = [*_evenly(streams[0], count - n_chat), *_evenly(streams[1], n_chat)]
+    taken = [*evenly(streams[0], count - n_chat), *evenly(streams[1], n_chat)]
     return Samples(np.stack(taken), n_chat, texts.name, texts.sha256)
 
 
-def _windows(documents: Iterable[Sequence[int]], length: int) -> Tokens:
+def windows(documents: Iterable[Sequence[int]], length: int) -> Tokens:
     """[W, length] of all documents, one after the other."""
     joined = np.array([token for document in documents for token in document], np.int64)
     n = len(joined) // length
     return joined[: n * length].reshape(n, length)
 
 
-def _evenly(windows: Tokens, count: int) -> Tokens:
-    return windows[[i * len(windows) // count for i in range(count)]]
+def evenly(available: Tokens, count: int) -> Tokens:
+    """`count` of the windows, from all of them: [count, length]."""
+    return available[[i * len(available) // count for i in range(count)]]

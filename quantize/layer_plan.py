@@ -13,8 +13,9 @@ from quantize.recipe import Format, Method
 
 if TYPE_CHECKING:
     from models.weights import Weights
-    from quantize.layers import LayerRequest
+    from quantize.layer_request import LayerRequest
     from quantize.resume import Workspace
+    from quantize.source import Source
 
 LIBRARIES = 400 * 10**6
 """Python, torch and what its products need besides."""
@@ -63,10 +64,9 @@ class LayerPlan:
             )
 
 
-def make_plan(weights: "Weights", request: "LayerRequest", workspace: "Workspace") -> LayerPlan:
+def make_plan(source: "Source", request: "LayerRequest", workspace: "Workspace") -> LayerPlan:
     """Reckon what a run will take, from shapes alone and a short trial of how fast this machine is."""
-    from quantize.layers import free_memory
-
+    weights = source.weights
     config, recipe = weights.config, request.recipe
     layers = [layer_matrices(weights, index) for index in range(config.n_layers)]
     largest = max(layers, key=lambda layer: sum(n * k for n, k in layer.values()))
@@ -84,7 +84,7 @@ def make_plan(weights: "Weights", request: "LayerRequest", workspace: "Workspace
     batch = BATCH_TOKENS * (3 * max(n for n, _ in largest.values()) + 8 * config.hidden_size) * 4
     head = 4 * config.vocab_size * config.hidden_size + 8192 * config.hidden_size * 4 + 6 * 4 * 2**23
     base = LIBRARIES + max(parameters * 4 + hessians + max(solving, batch if tokens else 0), head)
-    limit = request.max_memory if request.max_memory is not None else free_memory()
+    limit = request.max_memory if request.max_memory is not None else request.free_memory()
     in_memory = base + states <= limit
     kept = tokens * 4 * max(k for name, (_, k) in largest.items() if ".experts." not in name)
     keeps = recipe.method is Method.GPTQ and base + states + kept <= limit

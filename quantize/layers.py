@@ -1,94 +1,31 @@
-"""One run that goes layer by layer: a checkpoint's folder in, a quantized one out, or nothing."""
+"""One run that goes layer by layer: a checkpoint's folder or a GGUF file in, a quantized folder out, or
+nothing."""
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from models.errors import UnsupportedModel
-from models.packed import PackedCheckpoint
-from quantize.calibration import LENGTH, SAMPLES, FolderTokenizer, Samples, bundled, from_file, samples
+from quantize.calibration import FolderTokenizer, Samples, bundled, from_file, samples
 from quantize.errors import BadRequest, SourceNotFound
 from quantize.layer_plan import LayerPlan, make_plan
+from quantize.layer_request import LayerRequest, LayerResult, Reporter, Silent, free_memory
 from quantize.matrices import layer_matrices
-from quantize.pipeline import AGAIN, said_when_full, usable_cores
+from quantize.partial import remove_stale
+from quantize.pipeline import said_when_full, usable_cores
 from quantize.recipe import Recipe, check_group_size, default_group_size
+from quantize.source import Source, open_source
 
 if TYPE_CHECKING:
-    from models.weights import Weights
     from quantize.layer_methods import LayerMethod
-    from quantize.receipt import Receipt
     from quantize.resume import State
-    from quantize.streaming import LayerStep
 
-
-@dataclass(frozen=True, slots=True)
-class LayerRequest:
-    """What a person asks for."""
-
-    source: Path
-    """A folder in safetensors."""
-    recipe: Recipe = field(default_factory=Recipe)
-    output: Path | None = None
-    """The folder that the result will be; None: beside nothing, in the current folder."""
-    calibration: Path | None = None
-    """A text file or JSONL; None: the mix that comes with edgechat."""
-    samples: int = SAMPLES
-    length: int = LENGTH
-    device: str = "cpu"
-    resume: bool = False
-    force: bool = False
-    max_memory: int | None = None
-    """Bytes; None: what is free."""
-    threads: int = 0
-    evaluated: bool = True
-    """Compare the result with the source afterwards."""
-
-
-class Reporter(Protocol):
-    """Is told what happens."""
-
-    def plan(self, plan: LayerPlan) -> None:
-        """Before anything is done."""
-
-    def layer(self, step: "LayerStep") -> None:
-        """A part of a layer is done."""
-
-    def evaluating(self, share: float) -> None:
-        """That much of the comparison with the source is done."""
-
-    def note(self, text: str) -> None:
-        """Something that a person should know."""
-
-
-class Silent:
-    """Tells nobody."""
-
-    def plan(self, plan: LayerPlan) -> None:
-        """Nothing."""
-
-    def layer(self, step: "LayerStep") -> None:
-        """Nothing."""
-
-    def evaluating(self, share: float) -> None:
-        """Nothing."""
-
-    def note(self, text: str) -> None:
-        """Nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class LayerResult:
-    """What came out."""
-
-    path: Path
-    receipt: "Receipt"
-    notes: tuple[str, ...]
+__all__ = ["LayerRequest", "LayerResult", "Reporter", "Silent", "free_memory", "quantizer", "run"]
 
 
 def run(request: LayerRequest, reporter: Reporter | None = None) -> LayerResult:
@@ -100,18 +37,11 @@ def run(request: LayerRequest, reporter: Reporter | None = None) -> LayerResult:
         QuantizeError: the request can't be done.
     """
     reporter = reporter or Silent()
-    source = request.source
-    if not source.exists():
-        raise SourceNotFound(f"nothing at {source}: give a checkpoint's folder")
-    if not source.is_dir():
-        raise BadRequest(
-            f"{source} is a file: --to {request.recipe.format} takes a checkpoint's folder in safetensors"
-        )
+    if not request.source.exists():
+        raise SourceNotFound(f"nothing at {request.source}: give a checkpoint's folder or a GGUF file")
     _need_torch()
-    from models.weights import open_weights
-
-    with open_weights(source) as weights:
-        return _Run(request, weights, reporter).run()
+    with open_source(request.source) as source:
+        return _Run(request, source, reporter).run()
 
 
 def _need_torch() -> None:
@@ -126,19 +56,21 @@ def _need_torch() -> None:
 class _Run:
     """The steps of a run."""
 
-    def __init__(self, request: LayerRequest, weights: "Weights", reporter: Reporter) -> None:
+    def __init__(self, request: LayerRequest, source: Source, reporter: Reporter) -> None:
         from quantize.assemble import check_output
         from quantize.resume import Workspace
 
         self.begun = time.monotonic()
         self.reporter = reporter
-        self.weights = weights
+        self.source = source
+        self.weights = source.weights
         self.notes: list[str] = []
         self.tokenizer: FolderTokenizer | None = None
         recipe = self._settled(request.recipe)
-        output = request.output or Path(f"{request.source.resolve().name}-{recipe.label}")
+        output = request.output or Path(f"{source.name}-{recipe.label}")
         output = output.absolute()
-        self.request = replace(request, recipe=recipe, output=output)
+        threads = request.threads or usable_cores()
+        self.request = replace(request, recipe=recipe, output=output, threads=threads)
         self.output = output
         check_output(output, request.source, force=request.force or request.resume)
         if output.exists() and not request.force:
@@ -173,25 +105,32 @@ class _Run:
         from quantize.layer_methods import method_of
 
         request, recipe = self.request, self.request.recipe
-        checkpoint = self.weights.checkpoint
-        if isinstance(checkpoint, PackedCheckpoint) and checkpoint.packed:
-            self._note(AGAIN)
+        for note in self.source.notes:
+            self._note(note)
         method = method_of(recipe, self._dtype())
         for index in range(self.weights.config.n_layers):
             method.check(layer_matrices(self.weights, index))
         tokenizer = self._tokenizer()
-        found = self._samples(tokenizer) if recipe.reads_text and tokenizer is not None else None
         self.tokenizer = tokenizer if request.evaluated else None
+        reads = recipe.reads_text and tokenizer is not None
+        if reads:
+            self._check_length()
+        # A text that is too short is refused at once; what the model writes itself comes after the plan.
+        found = self._samples(tokenizer) if reads and tokenizer and request.self_seed is None else None
         with self.workspace.locked(), said_when_full(self.output), torch.no_grad():
-            plan = make_plan(self.weights, request, self.workspace)
+            remove_stale(self.output)
+            plan = make_plan(self.source, request, self.workspace)
             self.reporter.plan(plan)
             plan.check(self.output.parent)
-            threads = request.threads or usable_cores()
+            if reads and tokenizer and request.self_seed is not None:
+                found = self._written(tokenizer, request.self_seed)
             state = self.workspace.begin(
-                self._fingerprint(found), threads, resume=request.resume, force=request.force
+                self._fingerprint(found), request.threads, resume=request.resume, force=request.force
             )
             if state.layers:
                 self._note(f"going on after layer {len(state.layers)} of {self.weights.config.n_layers}")
+            if found is not None and request.self_seed is not None:
+                self.workspace.keep_samples(found, self._self_key())
             with _threads(state.threads):
                 return self._made(method, state, found, plan)
 
@@ -219,11 +158,11 @@ class _Run:
         ).run()
         ignored = self._ignored()
         result = assemble(
-            self.request.source, self.weights, self.workspace, method.files(quantizer(), ignored)
+            self.source.folder, self.weights, self.workspace, method.files(quantizer(), ignored)
         )
         receipt = make_receipt(
             self.request,
-            self.weights,
+            self.source,
             result,
             state,
             found,
@@ -240,20 +179,22 @@ class _Run:
         if not self.request.recipe.reads_text and not self.request.evaluated:
             return None
         try:
-            return FolderTokenizer(self.request.source)
+            return FolderTokenizer(self.source.folder)
         except UnsupportedModel as error:
             if self.request.recipe.reads_text:
                 raise
             self._note(f"the result won't be compared with the source: {error}")
             return None
 
+    def _check_length(self) -> None:
+        length, context = self.request.length, self.weights.config.n_ctx
+        if length > context:
+            raise BadRequest(
+                f"--sequence-length {length} is more than the model's context of {context} tokens"
+            )
+
     def _samples(self, tokenizer: FolderTokenizer) -> Samples:
         request = self.request
-        if request.length > self.weights.config.n_ctx:
-            raise BadRequest(
-                f"--sequence-length {request.length} is more than the model's context of "
-                f"{self.weights.config.n_ctx} tokens"
-            )
         texts = bundled() if request.calibration is None else from_file(request.calibration)
         found = samples(texts, tokenizer, count=request.samples, length=request.length)
         highest = int(found.tokens.max())
@@ -263,6 +204,29 @@ class _Run:
                 f"{self.weights.config.vocab_size}: the files don't belong together"
             )
         return found
+
+    def _written(self, tokenizer: FolderTokenizer, seed: int) -> Samples:
+        """What the model writes itself, or what it wrote for the run that goes on."""
+        from quantize.self_calibration import written
+
+        request = self.request
+        kept = self.workspace.kept_samples(self._self_key()) if request.resume else None
+        if kept is not None:
+            return kept
+        return written(
+            self.source,
+            tokenizer,
+            self.output,
+            count=request.samples,
+            length=request.length,
+            seed=seed,
+            threads=request.threads,
+            told=self.reporter.sampling,
+        )
+
+    def _self_key(self) -> str:
+        request = self.request
+        return f"{self._source_hash()} {request.self_seed} {request.samples} {request.length}"
 
     def _ignored(self) -> list[str]:
         """Modules that readers may take for linear ones and that stay as they are."""
@@ -284,14 +248,21 @@ class _Run:
         return dtype if dtype in {"F32", "F16", "BF16"} else "BF16"
 
     def _fingerprint(self, found: Samples | None) -> str:
-        """Of all that decides about the result: the source by its headers, sizes and times."""
-        files = {tensor.file for tensor in self.weights.checkpoint.tensors.values()}
+        """Of all that decides about the result."""
         parts = [
             quantizer(),
             self.request.recipe.fingerprint,
             self.request.device,
             "" if found is None else hashlib.sha256(found.tokens.tobytes()).hexdigest(),
-            hashlib.sha256((self.request.source / "config.json").read_bytes()).hexdigest(),
+            self._source_hash(),
+        ]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def _source_hash(self) -> str:
+        """Of the source by its configuration, and its files' names, sizes and times."""
+        files = {tensor.file for tensor in self.weights.checkpoint.tensors.values()}
+        parts = [
+            hashlib.sha256((self.source.folder / "config.json").read_bytes()).hexdigest(),
             *(f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in sorted(files)),
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -318,12 +289,3 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def free_memory() -> int:
-    """Bytes that this process may still take."""
-    import psutil
-
-    limit = os.environ.get("EDGECHAT_MEMORY_LIMIT")
-    available = int(psutil.virtual_memory().available)
-    return min(available, int(limit)) if limit and limit.isdigit() else available

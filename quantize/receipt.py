@@ -11,12 +11,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from models import safetensors
+from models.sizes import bits_per_weight
+
 if TYPE_CHECKING:
     from models.weights import Weights
     from quantize.calibration import FolderTokenizer, Samples
     from quantize.compare import Comparison
-    from quantize.layers import LayerRequest
+    from quantize.layer_request import LayerRequest
     from quantize.resume import LayerRecord, State
+    from quantize.source import Source
 
 NAME = "edgechat-receipt.json"
 VERSION = 1
@@ -47,10 +51,14 @@ class Receipt:
     """Each matrix's mean square error over its mean square."""
     evaluation: dict[str, Any] | None
 
+    def record(self) -> dict[str, Any]:
+        """As it is stored, without NaN and infinity."""
+        found: dict[str, Any] = _plain({"version": VERSION, **asdict(self)})
+        return found
+
     def to_json(self) -> str:
         """As it is stored."""
-        record = {"version": VERSION, **asdict(self)}
-        return json.dumps(_plain(record), indent=2, ensure_ascii=False) + "\n"
+        return json.dumps(self.record(), indent=2, ensure_ascii=False) + "\n"
 
     @property
     def mean_error(self) -> float:
@@ -89,7 +97,7 @@ def read_receipt(folder: Path) -> dict[str, Any] | None:
 
 def make_receipt(
     request: "LayerRequest",
-    weights: "Weights",
+    source: "Source",
     result: Path,
     state: "State",
     found: "Samples | None",
@@ -102,7 +110,7 @@ def make_receipt(
 
     Args:
         request: what was asked for.
-        weights: of the source.
+        source: of the run.
         result: the result's folder.
         state: the layers.
         found: the samples.
@@ -112,15 +120,17 @@ def make_receipt(
     """
     evaluation = None
     if tokenizer is not None:
-        evaluation = _evaluated(request, weights, result, tokenizer, evaluating)
+        evaluation = _evaluated(request, source.weights, result, tokenizer, evaluating)
+    stored = source.weights.checkpoint.tensors.values()
+    n_parameters = sum(tensor.n_elements for tensor in stored)
     n_bytes = sum(path.stat().st_size for path in result.glob("*.safetensors"))
-    n_parameters = sum(tensor.n_elements for tensor in weights.checkpoint.tensors.values())
     earlier = sum(layer.seconds for layer in state.layers if layer.index < state.resumed)
     return Receipt(
         source={
-            "name": request.source.resolve().name,
-            "sha256": hash_of(request.source),
-            "bytes": sum(tensor.n_bytes for tensor in weights.checkpoint.tensors.values()),
+            "name": source.path.resolve().name,
+            "sha256": hash_of(source.path),
+            "bytes": sum(tensor.n_bytes for tensor in stored),
+            "types": source.stored_types,
         },
         recipe=asdict(request.recipe),
         calibration=None
@@ -133,16 +143,22 @@ def make_receipt(
             "chat_samples": found.n_chat,
         },
         versions=_versions(),
-        architecture=weights.config.architecture,
+        architecture=source.weights.config.architecture,
         parameters=n_parameters,
         bytes=n_bytes,
-        bits_per_weight=round(8 * n_bytes / n_parameters, 4),
+        bits_per_weight=round(bits_per_weight(_stored(result), n_parameters), 4),
         seconds=round(time.monotonic() - begun + earlier, 3),
         peak_memory=peak_memory(),
         error_of="outputs" if request.recipe.reads_text else "weights",
         layers=[_layer(layer) for layer in state.layers],
         evaluation=evaluation,
     )
+
+
+def _stored(folder: Path) -> list[safetensors.Entry]:
+    """All tensors of a folder, as they are stored."""
+    files = folder.glob("*.safetensors")
+    return [entry for path in files for entry in safetensors.read_header(path).values()]
 
 
 def _layer(layer: "LayerRecord") -> dict[str, Any]:
@@ -184,13 +200,20 @@ def figures(found: "Comparison") -> dict[str, Any]:
     }
 
 
-def hash_of(folder: Path) -> str:
-    """Of a checkpoint's configuration and weights: their names and contents, in order of the names."""
+def hash_of(source: Path) -> str:
+    """Of a file as sha256sum has it; of a checkpoint's folder: of its configuration's and weights' names and
+    contents, in order of the names."""
+    if source.is_file():
+        return _digest(source)
     digest = hashlib.sha256()
-    for path in sorted([folder / "config.json", *folder.glob("*.safetensors")]):
-        with path.open("rb") as file:
-            digest.update(f"{path.name}\0{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    for path in sorted([source / "config.json", *source.glob("*.safetensors")]):
+        digest.update(f"{path.name}\0{_digest(path)}\n".encode())
     return digest.hexdigest()
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def peak_memory() -> int:

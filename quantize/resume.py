@@ -4,6 +4,7 @@
 whole. A run that was killed goes on after the last layer that it names.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -11,10 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from quantize.errors import BadRequest, OutputExists
 from quantize.layer_methods import MatrixRecord
-from quantize.partial import flush_folder
+from quantize.partial import finish, flush_folder
+
+if TYPE_CHECKING:
+    from quantize.calibration import Samples
 
 VERSION = 1
 
@@ -93,6 +100,28 @@ class Workspace:
             ],
         }
         write_flushed(self.folder / "state.json", json.dumps(record))
+
+    def keep_samples(self, found: "Samples", key: str) -> None:
+        """Keep samples that took long to come by, for a run that goes on."""
+        path = self.folder / "samples.npz"
+        partial = path.with_suffix(".partial")
+        with partial.open("wb") as file:
+            np.savez(file, key=key, tokens=found.tokens, n_chat=found.n_chat, source=found.source)
+        finish(partial, path)
+
+    def kept_samples(self, key: str) -> "Samples | None":
+        """Those that were kept under the same key; None: there are none."""
+        from quantize.calibration import Samples
+
+        try:
+            with np.load(self.folder / "samples.npz", allow_pickle=False) as kept:
+                if str(kept["key"]) != key:
+                    return None
+                tokens = kept["tokens"]
+                digest = hashlib.sha256(tokens.tobytes()).hexdigest()
+                return Samples(tokens, int(kept["n_chat"]), str(kept["source"]), digest)
+        except (OSError, ValueError, KeyError):
+            return None
 
     def begin(self, fingerprint: str, threads: int, *, resume: bool, force: bool) -> State:
         """The state to go on from: a stopped run's, or a new one.
