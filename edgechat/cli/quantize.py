@@ -72,8 +72,15 @@ def quantize(
         bool | None, typer.Option("--smooth", help="INT8, w8a8: move outliers to the weights (SmoothQuant).")
     ] = None,
     calibration: Annotated[
-        Path | None,
-        typer.Option("--calibration", metavar="FILE", help="A .txt or .jsonl file; default: our own mix."),
+        str | None,
+        typer.Option(
+            "--calibration",
+            metavar="FILE|self",
+            help="A .txt or .jsonl file, or self: what the model writes itself; default: our own mix.",
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Of --calibration self; default: 0.")
     ] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Calibration samples; default: 128.")] = None,
     sequence_length: Annotated[
@@ -90,6 +97,10 @@ def quantize(
     evaluate: Annotated[
         bool | None,
         typer.Option("--eval/--no-eval", help="Compare GPTQ, AWQ and INT8 with the source; default: --eval."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Draw the error of each layer: a .svg or .png file."),
     ] = None,
     output: Annotated[
         str | None, typer.Option("--output", "-o", help="Where to: a file of GGUF, else a folder.")
@@ -113,12 +124,14 @@ def quantize(
         scheme=scheme,
         smooth=smooth,
         calibration=calibration,
+        seed=seed,
         samples=samples,
         length=sequence_length,
         device=device,
         max_memory=max_memory,
         resume=resume,
         evaluate=evaluate,
+        plot=plot,
     )
     from edgechat.library.resolve import resolve_source
 
@@ -128,7 +141,7 @@ def quantize(
         if kind is not None:
             raise UsageError(f"--type doesn't go with --to {to}: --bits and --group-size do")
         request_layers = request_of(to, origin, options, output=place, force=force, threads=threads)
-        _layers(request_layers, as_json=as_json, quiet=quiet)
+        _layers(request_layers, plot, as_json=as_json, quiet=quiet)
         return
     if options.given():
         raise UsageError(f"{options.given()[0]} doesn't go with --to gguf")
@@ -163,11 +176,16 @@ def output_place(given: str | None, *, is_file: bool) -> Path | None:
     return path
 
 
-def _layers(request: "LayerRequest", *, as_json: bool, quiet: bool) -> None:
+def _layers(request: "LayerRequest", picture: Path | None, *, as_json: bool, quiet: bool) -> None:
     from quantize.layers import run
+    from quantize.plot import check_plot, plot
 
+    if picture is not None:
+        check_plot(picture)
     with _stopped_by_sigterm(), reported(quiet=quiet) as reporter:
         made = run(request, reporter)
+    if picture is not None:
+        plot(made.receipt.record(), picture)
     if not quiet:
         summary(made)
     if as_json:

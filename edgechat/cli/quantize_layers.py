@@ -32,13 +32,15 @@ class LayerOptions:
     checkpoint_format: str | None = None
     scheme: str | None = None
     smooth: bool | None = None
-    calibration: Path | None = None
+    calibration: str | None = None
+    seed: int | None = None
     samples: int | None = None
     length: int | None = None
     device: str | None = None
     max_memory: str | None = None
     resume: bool | None = None
     evaluate: bool | None = None
+    plot: Path | None = None
 
     def given(self) -> list[str]:
         """The options that were given, as they are typed."""
@@ -68,6 +70,9 @@ def request_of(
     _only_for(form is Format.INT8, to, options, "scheme", "smooth")
     if options.desc_act and options.method == "rtn":
         raise UsageError("--desc-act is an order of GPTQ's: it doesn't go with --method rtn")
+    own = options.calibration == "self"
+    if options.seed is not None and not own:
+        raise UsageError("--seed is of what the model writes itself: it goes with --calibration self")
     recipe = Recipe(
         format=form,
         method=METHODS[form][0] if options.method is None else _one_of(Method, "--method", options.method),
@@ -83,7 +88,8 @@ def request_of(
         source=source,
         recipe=recipe,
         output=output,
-        calibration=options.calibration,
+        calibration=None if own or options.calibration is None else Path(options.calibration).expanduser(),
+        self_seed=(options.seed or 0) if own else None,
         samples=SAMPLES if options.samples is None else options.samples,
         length=LENGTH if options.length is None else options.length,
         device=_device(options.device or "auto"),
@@ -92,7 +98,16 @@ def request_of(
         max_memory=None if options.max_memory is None else _bytes(options.max_memory),
         threads=threads,
         evaluated=options.evaluate is not False,
+        free_memory=_free_memory,
     )
+
+
+def _free_memory() -> int:
+    """What the planner of models would let be taken."""
+    from edgechat.library.ladder import MARGIN
+    from edgechat.library.plan import main_memory
+
+    return max(0, main_memory().ram - MARGIN)
 
 
 def _only_for(fits: bool, to: str, options: LayerOptions, *names: str) -> None:
@@ -153,6 +168,13 @@ class _Lines:
         """Before anything is done."""
         note(plan_line(plan))
 
+    def sampling(self, share: float) -> None:
+        """How much the model has written."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + self.EVERY_S
+            note(f"writing calibration text: {100 * share:.0f}%")
+
     def layer(self, step: "LayerStep") -> None:
         """Where it is."""
         now = time.monotonic()
@@ -176,12 +198,19 @@ class _Bar:
 
     def __init__(self, bar: Any) -> None:
         self._bar = bar
+        self._writing: Any = None
         self._task: Any = None
         self._compared: Any = None
 
     def plan(self, plan: "LayerPlan") -> None:
         """Before anything is done."""
         note(plan_line(plan))
+
+    def sampling(self, share: float) -> None:
+        """How much the model has written."""
+        if self._writing is None:
+            self._writing = self._bar.add_task("write", total=1.0, where="calibration text")
+        self._bar.update(self._writing, completed=share)
 
     def layer(self, step: "LayerStep") -> None:
         """Where it is."""
