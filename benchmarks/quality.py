@@ -131,7 +131,7 @@ def table(settings: Settings, work: Path, names: Sequence[str] | None) -> dict[s
         content = json.dumps({"settings": asdict(settings), "rows": done}, indent=1)
         partial.write_text(content, encoding="utf-8")
         partial.replace(record)
-    for path in work.glob("result-*"):
+    for path in (*work.glob("result-*"), work / "source-states.pt"):
         _remove(path)
     return {row.name: done[row.name] for row in wanted}
 
@@ -148,7 +148,8 @@ def measured(settings: Settings, work: Path, row: Row) -> dict[str, Any]:
         return {"failed": "could not be compared"}
     if not any(other.of == row.name for other in ROWS):
         _remove(result)
-    return took | json.loads(scored.splitlines()[-1])
+    figures: dict[str, Any] = json.loads(scored.splitlines()[-1])
+    return took | figures
 
 
 def _make(settings: Settings, work: Path, row: Row) -> dict[str, Any]:
@@ -244,14 +245,21 @@ def make_unordered(settings: Settings, result: Path) -> dict[str, Any]:
 
 def score(settings: Settings, result: Path) -> dict[str, Any]:
     """A result against the source."""
+    import torch
+
     from models.weights import open_weights
-    from quantize.compare import compare_paths, held_out
+    from quantize.calibration import FolderTokenizer
+    from quantize.compare import WINDOW, compare, held_out, last_states, windows_of
 
     text = Path(settings.text).read_text(encoding="utf-8") if settings.text else held_out()
     source = Path(settings.source)
-    found = compare_paths(source, result, text, told=lambda share: None)
-    with open_weights(source) as weights:
-        n_parameters = sum(tensor.n_elements for tensor in weights.checkpoint.tensors.values())
+    tokens = windows_of(text, FolderTokenizer(source), WINDOW)
+    with open_weights(source) as before, open_weights(result) as after, torch.no_grad():
+        kept = result.with_name("source-states.pt")  # the same for all rows
+        if not kept.is_file():
+            torch.save(last_states(before, tokens), kept)
+        found = compare(before, after, tokens, known=torch.load(kept))
+        n_parameters = sum(tensor.n_elements for tensor in before.checkpoint.tensors.values())
     return {
         "bits_per_weight": round(8 * _size(result) / n_parameters, 3),
         "source_perplexity": found.source.value,
