@@ -29,6 +29,11 @@ class Budget:
             raise BadRequest("--target-size or --target-bpw: give one of both")
 
     @property
+    def option(self) -> str:
+        """By which it was given."""
+        return "--target-size" if self.n_bytes is not None else "--target-bpw"
+
+    @property
     def label(self) -> str:
         """For file names: "4GB", "4.5bpw"."""
         if self.bits_per_weight is not None:

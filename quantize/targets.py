@@ -133,7 +133,7 @@ class Problem:
         sizes = [[self.size(tensor, kind) for kind in self.candidates[tensor.name]] for tensor in self.open]
         least, most = self.fixed + sum(map(min, sizes)), self.fixed + sum(map(max, sizes))
         shown = [self.budget.shown(room, self.header_bytes, self.n_weights) for room in (least, most)]
-        option = "--target-size" if self.budget.n_bytes is not None else "--target-bpw"
+        option = self.budget.option
         if self.room < least:
             raise BadRequest(
                 f"{option} {self.budget.label} is too small: {shown[0]} is the least for this model"

@@ -14,7 +14,21 @@ import typer
 
 from edgechat.cli.options import AsJsonOption, QuietOption
 from edgechat.cli.output import answer, json_object, note, printable
+from edgechat.cli.quantize_gguf import importance_of
 from edgechat.cli.quantize_layers import LayerOptions, record, reported, request_of, summary
+from edgechat.cli.quantize_types import (
+    EmbeddingTypeOption,
+    OutputTypeOption,
+    TargetBpwOption,
+    TargetSizeOption,
+    TensorTypeOption,
+    TypeOption,
+    refuse_for,
+    show_types,
+    target_for,
+    types_record,
+    wishes_of,
+)
 from edgechat.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,12 +49,19 @@ def quantize(
     ],
     *,
     to: Annotated[str, typer.Option("--to", help="The format: gguf, gptq, awq or int8.")] = "gguf",
-    kind: Annotated[
+    kind: TypeOption = None,
+    tensor_type: TensorTypeOption = None,
+    output_tensor_type: OutputTypeOption = None,
+    token_embedding_type: EmbeddingTypeOption = None,
+    target_size: TargetSizeOption = None,
+    target_bpw: TargetBpwOption = None,
+    imatrix: Annotated[
         str | None,
         typer.Option(
-            "--type",
-            help="f32, f16, bf16, q8_0, q6_k, q5_k_m, q4_k_m, q4_0, iq4_xs, ...; default: q4_k_m, or of a "
-            "GPTQ, AWQ or INT8 checkpoint the type that it becomes without rounding.",
+            "--imatrix",
+            metavar="FILE|off",
+            help="GGUF: an importance matrix, read from FILE, or made and written there if it isn't there; "
+            "off: none. Default: one is made for types below 8 bits.",
         ),
     ] = None,
     method: Annotated[
@@ -133,31 +154,46 @@ def quantize(
         evaluate=evaluate,
         plot=plot,
     )
+    wishes = wishes_of(
+        tensor_type,
+        output_type=output_tensor_type,
+        embedding_type=token_embedding_type,
+        size=target_size,
+        bpw=target_bpw,
+    )
     from edgechat.library.resolve import resolve_source
 
     origin = resolve_source(source)
     place = output_place(output, is_file=to == "gguf")
     if to != "gguf":
+        refuse_for(to, wishes)
         if kind is not None:
             raise UsageError(f"--type doesn't go with --to {to}: --bits and --group-size do")
+        if imatrix is not None:
+            raise UsageError(f"--imatrix doesn't go with --to {to}: it is for GGUF files")
         request_layers = request_of(to, origin, options, output=place, force=force, threads=threads)
         _layers(request_layers, plot, as_json=as_json, quiet=quiet)
         return
-    if options.given():
-        raise UsageError(f"{options.given()[0]} doesn't go with --to gguf")
     from quantize.pipeline import Request, default_target, run
-    from quantize.plan import target_of
 
-    target = default_target(origin) if kind is None else target_of(kind)
-    request = Request(origin, target, place, force, threads)
+    target = target_for(wishes, kind) or default_target(origin)
+    matrix = importance_of(imatrix, options, target)
+    request = Request(origin, target, place, force, threads, importance=matrix, wishes=wishes)
+    say = _unsaid if quiet else note
     with _stopped_by_sigterm(), _shown(quiet=quiet) as progress:
-        result = run(request, progress)
+        result = run(request, progress, say)
     if not quiet:
         _summary(result)
+        if wishes:
+            show_types(result)
     if as_json:
         json_object(_record(result))
     else:
         answer(f"{result.path}\n")
+
+
+def _unsaid(text: str) -> None:
+    """Nothing."""
 
 
 def output_place(given: str | None, *, is_file: bool) -> Path | None:
@@ -218,6 +254,8 @@ def _record(result: "Result") -> dict[str, Any]:
         "bits_per_weight": round(result.bits_per_weight, 4),
         "source_bytes": result.source_bytes,
         "seconds": round(result.seconds, 3),
+        "types": types_record(result),
+        "imatrix": None if result.importance is None else dict(result.importance),
         "notes": list(result.notes),
     }
 
@@ -270,7 +308,10 @@ class _Lines:
         now = time.monotonic()
         if step.stage != self._stage:
             self._stage, self._next = step.stage, now + self.EVERY_S
-            note(f"{step.stage}: {step.total} tensors, {human(step.total_bytes)}")
+            if step.stage == "calibrate":
+                note(f"{step.stage}: {step.total} samples, {step.total_bytes} tokens")
+            else:
+                note(f"{step.stage}: {step.total} tensors, {human(step.total_bytes)}")
         elif now >= self._next:
             self._next = now + self.EVERY_S
             note(f"{step.stage}: {step.index}/{step.total}, {100 * step.done_bytes // step.total_bytes}%")
@@ -286,14 +327,22 @@ def _bar() -> Iterator["Progress"]:
         TimeRemainingColumn,
         TransferSpeedColumn,
     )
+    from rich.progress import Task as BarTask
     from rich.table import Column
+    from rich.text import Text
+
+    class Speed(TransferSpeedColumn):
+        """Of what is counted in bytes."""
+
+        def render(self, task: BarTask) -> Text:
+            return Text("") if task.description == "calibrate" else super().render(task)
 
     columns = (
-        TextColumn("{task.description:8}", markup=False),
+        TextColumn("{task.description:9}", markup=False),
         BarColumn(bar_width=None),
         TextColumn("{task.percentage:3.0f}%"),
         TextColumn("{task.fields[where]}", markup=False),
-        TransferSpeedColumn(table_column=Column(no_wrap=True)),
+        Speed(table_column=Column(no_wrap=True)),
         TimeRemainingColumn(compact=True),
         TextColumn("{task.fields[name]}", markup=False, table_column=Column(no_wrap=True, width=22)),
     )
