@@ -1,6 +1,6 @@
-"""How much of llama.cpp's speed each layer leaves: greedy tokens per second of one answer.
+"""How much of llama.cpp's speed each layer leaves: tokens per second of one answer.
 
-    python benchmarks/decode.py [MODEL.gguf] [--tokens 1000] [--runs 5] [--json]
+    python benchmarks/decode.py [MODEL.gguf] [--tokens 1000] [--runs 5] [--sampled] [--json]
 
 Contenders, all in one go, with the same model, threads and context:
 
@@ -12,6 +12,10 @@ Contenders, all in one go, with the same model, threads and context:
 
 The runs alternate, so that a machine that slows down slows all of them, and the median counts. The first
 token is not timed: it is prefill's. Nothing ends early: the end of a turn is ignored by all.
+
+All take the likeliest token, so that they write the same text. With --sampled, the engine and llama_cpp.Llama
+draw it, at temperature 0.8 with top-k 40, top-p 0.95 and min-p 0.05: how people talk to a model, and what
+sampling costs is in it.
 """
 
 import argparse
@@ -39,6 +43,7 @@ from edgechat.runtimes.llamacpp import LlamaCppRuntime, abi, logs
 
 PROMPT = "Here is a long story about a lighthouse keeper, told as slowly as the tide comes in.\n\n"
 GREEDY = SamplingSettings(temperature=0)
+DRAWN = SamplingSettings(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, repetition_penalty=1.0, seed=1)
 
 
 class Contender(Protocol):
@@ -56,7 +61,7 @@ class Contender(Protocol):
 class Bare:
     """What llama.cpp can do from Python at best."""
 
-    def __init__(self, settings: LoadSettings) -> None:
+    def __init__(self, settings: LoadSettings, _: SamplingSettings) -> None:
         """Load with llama.cpp's defaults."""
         logs.capture()  # starts llama.cpp, and keeps the terminal clean
         llama: Any = abi.llama()
@@ -101,7 +106,7 @@ class Bare:
 class Runtime:
     """Our runtime without an engine."""
 
-    def __init__(self, settings: LoadSettings) -> None:
+    def __init__(self, settings: LoadSettings, _: SamplingSettings) -> None:
         """Load."""
         self.runtime = LlamaCppRuntime.load(settings)
         tokenizer = self.runtime.tokenizer
@@ -127,8 +132,9 @@ class Runtime:
 class Engine:
     """Our engine, from outside its process."""
 
-    def __init__(self, settings: LoadSettings) -> None:
+    def __init__(self, settings: LoadSettings, sampling: SamplingSettings) -> None:
         """Start the process and load."""
+        self.sampling = sampling
         self.loop = asyncio.Runner()
         self.client = self.loop.run(EngineClient.start(settings))
 
@@ -137,7 +143,7 @@ class Engine:
         return self.loop.run(self._run(n_tokens))
 
     async def _run(self, n_tokens: int) -> float:
-        request = Generate(0, prompt=PROMPT, sampling=GREEDY, max_tokens=n_tokens, ignore_eog=True)
+        request = Generate(0, prompt=PROMPT, sampling=self.sampling, max_tokens=n_tokens, ignore_eog=True)
         first = 0.0
         seen = 0
         async for event in self.client.generate(request):
@@ -156,18 +162,19 @@ class Engine:
         self.loop.close()
 
 
-def default(settings: LoadSettings) -> Engine:
+def default(settings: LoadSettings, sampling: SamplingSettings) -> Engine:
     """The engine as `ask` and `chat` start it."""
-    return Engine(msgspec.structs.replace(settings, draft="ngram"))
+    return Engine(msgspec.structs.replace(settings, draft="ngram"), sampling)
 
 
 class HighLevel:
     """llama-cpp-python's own class, as its documentation shows it."""
 
-    def __init__(self, settings: LoadSettings) -> None:
+    def __init__(self, settings: LoadSettings, sampling: SamplingSettings) -> None:
         """Load."""
         import llama_cpp
 
+        self.sampling = sampling
         self.llama = llama_cpp.Llama(
             settings.path, n_ctx=settings.n_ctx, n_threads=settings.n_threads, n_gpu_layers=-1, verbose=False
         )
@@ -178,7 +185,15 @@ class HighLevel:
         first = 0.0
         with _no_end_of_turn():
             for _ in self.llama.create_completion(
-                PROMPT, max_tokens=n_tokens, temperature=0, repeat_penalty=1.0, stream=True
+                PROMPT,
+                max_tokens=n_tokens,
+                temperature=self.sampling.temperature,
+                top_k=self.sampling.top_k,
+                top_p=self.sampling.top_p,
+                min_p=self.sampling.min_p,
+                seed=self.sampling.seed,
+                repeat_penalty=1.0,
+                stream=True,
             ):
                 first = first or time.perf_counter()
             return time.perf_counter() - first
@@ -188,7 +203,7 @@ class HighLevel:
         self.llama.close()
 
 
-CONTENDERS: dict[str, Callable[[LoadSettings], Contender]] = {
+CONTENDERS: dict[str, Callable[[LoadSettings, SamplingSettings], Contender]] = {
     "bare": Bare,
     "runtime": Runtime,
     "engine": Engine,
@@ -206,9 +221,11 @@ def _no_end_of_turn() -> Iterator[None]:
         yield
 
 
-def measure(names: list[str], settings: LoadSettings, n_tokens: int, runs: int) -> dict[str, list[float]]:
+def measure(
+    names: list[str], settings: LoadSettings, sampling: SamplingSettings, n_tokens: int, runs: int
+) -> dict[str, list[float]]:
     """Tokens per second of each contender in each run."""
-    contenders = {name: CONTENDERS[name](settings) for name in names}
+    contenders = {name: CONTENDERS[name](settings, sampling) for name in names}
     rates: dict[str, list[float]] = {name: [] for name in names}
     try:
         for contender in contenders.values():
@@ -260,12 +277,15 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5, help="runs of each contender, at least 5 for a figure")
     parser.add_argument("--threads", type=int, default=hardware.physical_cores())
     parser.add_argument("--only", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
+    parser.add_argument("--sampled", action="store_true", help="draw the tokens, at temperature 0.8")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     options = parser.parse_args()
 
     path = options.model or str(starter_path())
     settings = LoadSettings(path, n_ctx=options.tokens + 256, n_sequences=1, n_threads=options.threads)
-    result = report(measure(options.only, settings, options.tokens, options.runs), settings, options.tokens)
+    sampling = DRAWN if options.sampled else GREEDY
+    rates = measure(options.only, settings, sampling, options.tokens, options.runs)
+    result = report(rates, settings, options.tokens)
     if options.json:
         sys.stdout.write(json.dumps(result, indent=2) + "\n")
         return
@@ -276,9 +296,9 @@ def main() -> None:
     heads = ("tokens/s", "slowest", "fastest", "of bare", "of high-level")
     sys.stdout.write(" " * 12 + "".join(f"{head:>14}" for head in heads) + "\n")
     for name, row in result["contenders"].items():
-        rates = [f"{row[key]:.1f}" for key in ("tokens_per_s", "slowest", "fastest")]
+        speeds = [f"{row[key]:.1f}" for key in ("tokens_per_s", "slowest", "fastest")]
         ratios = [f"{row[key]:.3f}" if row[key] else "-" for key in ("over_bare", "over_high_level")]
-        sys.stdout.write(f"{name:12}" + "".join(f"{cell:>14}" for cell in rates + ratios) + "\n")
+        sys.stdout.write(f"{name:12}" + "".join(f"{cell:>14}" for cell in speeds + ratios) + "\n")
 
 
 if __name__ == "__main__":
