@@ -7,7 +7,6 @@ can't do better. After each call, a slot's tokens are exactly those that its seq
 import logging
 from collections.abc import Callable, Iterator
 
-from edgechat.engine.holes import Holes
 from edgechat.engine.memory import Memory, Remembered
 from edgechat.engine.prefix import least_recently_used, place, reusable
 from edgechat.engine.sequence import Slot, common_prefix
@@ -39,7 +38,7 @@ class Cache:
 
     def seat(self, turn: Turn) -> None:
         """Give the turn the sequence where least has to be computed."""
-        self._restore(turn)
+        self.restore(turn)
         own = self._own(turn)
         if own is None or not self._shift_into(turn, own):
             stays = own is not None and own.tokens and turn.carried.ranges and turn.to_evict is None
@@ -96,6 +95,11 @@ class Cache:
 
     # --- eviction
 
+    @property
+    def has_idle(self) -> bool:
+        """Whether a turn could be seated."""
+        return not all(slot.busy for slot in self.slots)
+
     def slide(self, turn: Turn, eviction: Eviction) -> bool:
         """Evict from a turn's sequence; False where what stays must be computed anew."""
         slot = turn.slot
@@ -106,6 +110,14 @@ class Cache:
             slot.conversation = turn.request.conversation
         slot.holes = turn.visible.holes
         return shifted
+
+    def refill(self, turn: Turn, at: int) -> None:
+        """From position `at` on a turn sees other tokens than its sequence holds: they are computed anew."""
+        slot = turn.slot
+        self._cut(slot, min(at, len(slot.tokens)))
+        slot.busy = True
+        slot.conversation = turn.request.conversation
+        slot.holes = turn.visible.holes
 
     def _shift(self, slot: Slot, eviction: Eviction) -> bool:
         """Evict from the cache, and close the gaps; False where it can't be, and only the head is left."""
@@ -255,6 +267,7 @@ class Cache:
             tokens=tuple(slot.tokens),
             segments=remembered.transcript.segments,
             holes=slot.holes.ranges,
+            filling=slot.holes.filling,
             tainted=slot.tainted,
             blob=blob,
         )
@@ -265,17 +278,17 @@ class Cache:
         state = self._states.get(conversation) if self._states.enabled else None
         if state is None:
             return None
-        remembered = Remembered(conversation, state.transcript, Holes(state.holes))
+        remembered = Remembered(conversation, state.transcript, state.left)
         self._memory.put(remembered)
         return remembered
 
-    def _restore(self, turn: Turn) -> None:
+    def restore(self, turn: Turn) -> None:
         """Bring the turn's conversation back into an idle slot, if that spares enough."""
         state = self._states.get(turn.key) if self._states.enabled and turn.key else None
         if state is None:
             return
         tokens = list(state.tokens)
-        if state.holes == turn.carried.ranges:
+        if state.left == turn.carried:
             spared = common_prefix(turn.before_eviction(), tokens)
         else:
             spared = min(common_prefix(turn.tokens, tokens), state.tainted)
@@ -290,7 +303,7 @@ class Cache:
         slot.tokens = tokens
         slot.conversation = turn.request.conversation
         slot.owner = turn.key
-        slot.holes = Holes(state.holes)
+        slot.holes = state.left
         slot.tainted = state.tainted
         slot.unsaved = not self._states.take(turn.key)
 

@@ -87,6 +87,7 @@ class Drafter:
         longest: int = LONGEST,
         decides: Callable[[], Decides] | None = None,
         calibration: Calibration | None = None,
+        keep: Callable[[Calibration], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Draft for answers whose steps take what `cost` says.
@@ -99,6 +100,7 @@ class Drafter:
             longest: most drafts in a step.
             decides: makes what decides how many to verify; None: a Controller for each answer at a time.
             calibration: what is known of how often drafts stand; None: nothing.
+            keep: keeps what was learnt of that for the next run; None: it is forgotten.
             clock: seconds.
         """
         self.cost = cost
@@ -106,6 +108,9 @@ class Drafter:
         self.model = model
         self._eog = frozenset(eog)
         self._calibration = calibration or Calibration()
+        self._keep = keep
+        self.unsaved = False
+        """Whether there is something for `save`."""
         self._library = Library() if ngrams else None
         self._make = decides or self._controller
         self._idle: list[Decides] = []
@@ -233,11 +238,18 @@ class Drafter:
         if self._library is not None:
             self._library.forget(conversation)
 
+    def save(self) -> None:
+        """Keep what was learnt for the next run."""
+        if self.unsaved and self._keep is not None:
+            self._keep(self._calibration)
+        self.unsaved = False
+
     def end(self, turn: Turn) -> Speculation | None:
         """The answer has ended: what speculation did for it."""
         answer = self._answers.pop(turn.id, None)
         if answer is None:
             return None
+        self.unsaved = self._keep is not None
         if answer.words is not None and self._library is not None:
             answer.words.extend(turn.answer[answer.n_indexed :])
             self._library.close(answer.words)

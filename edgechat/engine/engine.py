@@ -8,24 +8,24 @@ next (sampling), what is shown (detokenize, stop).
 import logging
 import time
 from collections.abc import Callable
-from typing import cast
 
 import msgspec
 
+from edgechat.engine.accepting import Accepting
 from edgechat.engine.cache import Cache
+from edgechat.engine.condensing import Condensing
 from edgechat.engine.drafting import Drafter
-from edgechat.engine.holes import NONE
+from edgechat.engine.evicting import Evicting
 from edgechat.engine.judging import judge_rows
-from edgechat.engine.lengths import Lengths
 from edgechat.engine.memory import Memory, Remembered
 from edgechat.engine.pace import Pace
-from edgechat.engine.process.messages import Event, Generate, Note, NoteKind, Refused
-from edgechat.engine.rendering import ChatRenderer, PlainRenderer, sentence
+from edgechat.engine.process.messages import Event, Generate, Note, Refused
+from edgechat.engine.rendering import ChatRenderer, PlainRenderer
+from edgechat.engine.rounds import Rounds
 from edgechat.engine.sampling import BadLogits
 from edgechat.engine.scheduler import Scheduler, Share
-from edgechat.engine.sequence import TextTokens, Transcript
-from edgechat.engine.sliding import Sliding, Visible, remove
-from edgechat.engine.sliding import sentence as eviction_sentence
+from edgechat.engine.sequence import TextTokens
+from edgechat.engine.sliding import Sliding
 from edgechat.engine.states import StateStore
 from edgechat.engine.turn import Turn
 from edgechat.engine.window import PromptTooLong
@@ -34,10 +34,6 @@ from edgechat.records import FinishReason, ModelInfo
 from edgechat.runtimes.base import Chunk, ContextFull, DecodeFailed, Logits, Runtime, Wanted
 
 _log = logging.getLogger(__name__)
-
-MAX_STOPS = 64
-CROWDED_STEPS = 32
-"""Steps without drafts after one for whose drafts the cache had no room."""
 
 
 class Engine:
@@ -73,30 +69,42 @@ class Engine:
         """
         self.runtime = runtime
         self.info: ModelInfo = runtime.info
-        self._renderer: ChatRenderer = template or PlainRenderer()
-        self._plain = self._renderer if isinstance(self._renderer, PlainRenderer) else None
         self._emit = emit
         self._clock = clock
         self._load_s = load_s
-        self._texts = TextTokens(runtime.tokenizer)
-        self._lengths = Lengths(runtime.tokenizer, runtime.n_ctx)
         self._eog = frozenset(runtime.info.eog_ids)
         self._scheduler = Scheduler[Turn](runtime.n_batch, runtime.n_sequences, runtime.n_ctx, max_waiting)
         self._memory = Memory()
         adapts = adapt_threads and runtime.info.n_gpu_layers == 0 and runtime.info.n_threads > 1
         self._pace = Pace(runtime, runtime.info.n_threads, clock=clock) if adapts else None
-        self._drafter = drafter
-        self._crowded = 0
-        """Steps without drafts, for which there was no room."""
         self._cache = Cache(runtime, self._memory, states or StateStore())
-        self._sliding = Sliding(
+        renderer: ChatRenderer = template or PlainRenderer()
+        texts = TextTokens(runtime.tokenizer)
+        self._sliding = sliding = Sliding(
             runtime.n_ctx,
-            self._renderer,
-            self._texts,
+            renderer,
+            texts,
             recompute=not self._cache.shifts,
             slack=slack,
             trained=self.info.n_ctx_train,
         )
+        self._evicting = Evicting(sliding, self._cache, self._scheduler, emit=emit, clock=clock)
+        self._accepting = Accepting(
+            runtime,
+            renderer,
+            texts,
+            sliding=sliding,
+            evicting=self._evicting,
+            cache=self._cache,
+            memory=self._memory,
+            emit=emit,
+        )
+        self.draft_with(drafter)
+
+    def draft_with(self, drafter: Drafter | None) -> None:
+        """Draft with another drafter, or none, from the next answer on; nothing may be running."""
+        self._drafter = self._evicting.drafter = drafter
+        self._rounds = None if drafter is None else Rounds(drafter, self._sliding, self.runtime.n_batch)
 
     @property
     def busy(self) -> bool:
@@ -106,7 +114,8 @@ class Engine:
     def submit(self, request: Generate) -> None:
         """Begin to answer, or emit Refused."""
         try:
-            turn = self._accept(request)
+            self._check(request)
+            turn = self._accepting.turn(request, self._clock())
         except Exception as error:
             ours = from_exception(error)
             if ours is None:
@@ -116,6 +125,14 @@ class Engine:
             self._emit(Refused(request.id, ours.code, " ".join(str(ours).split()), too_long))
             return
         self._scheduler.submit(turn)
+
+    def _check(self, request: Generate) -> None:
+        if any(turn.id == request.id for turn in self._scheduler):
+            raise UsageError(f"request {request.id} is being answered already")
+        if self._scheduler.full:
+            raise ResourceError(
+                f"the engine is busy: {self._scheduler.max_waiting} requests are waiting; try again later"
+            )
 
     def cancel(self, request_id: int) -> None:
         """End an answer where it is. Unknown requests have ended already: nothing to do."""
@@ -130,14 +147,21 @@ class Engine:
     @property
     def unsaved(self) -> bool:
         """Whether `save_one` has something to do."""
-        return not self.busy and self._cache.unsaved
+        drafter = self._drafter
+        return not self.busy and (self._cache.unsaved or (drafter is not None and drafter.unsaved))
 
     def save_one(self) -> None:
-        """Save a conversation's state, for the next run: call it while there is nothing else to do."""
-        self._cache.save_one()
+        """Save a conversation's state, or what was learnt of drafts, for the next run: call it while there is
+        nothing else to do."""
+        if self._drafter is not None and self._drafter.unsaved:
+            self._drafter.save()
+        else:
+            self._cache.save_one()
 
     def save_all(self, seconds: float) -> None:
         """Save what can be within `seconds`: the engine is about to end."""
+        if self._drafter is not None:
+            self._drafter.save()
         self._cache.save_all(seconds, self._clock)
 
     def forget(self, conversation: str) -> None:
@@ -150,11 +174,14 @@ class Engine:
     def step(self) -> bool:
         """Compute one batch and tell what came of it; False when there is nothing to do."""
         self._take_turns()
+        self._evicting.end_late_ones()
         while (turn := self._scheduler.next_to_admit()) is not None:
+            if self._evicting.before_seat(turn):
+                break
             self._cache.seat(turn)
             self._scheduler.admit(turn)
-        if self._drafter is not None:
-            self._draft(self._drafter)
+        if self._rounds is not None:
+            self._rounds.draft(self._scheduler.running)
         shares = self._scheduler.plan()
         if not shares:
             return False
@@ -166,7 +193,7 @@ class Engine:
         try:
             logits = self.runtime.decode(batch)
         except ContextFull:
-            if not self._withdraw_drafts():
+            if self._rounds is None or not self._rounds.withdraw(self._scheduler.active):
                 self._make_room()
             return True
         except (DecodeFailed, ValueError) as error:
@@ -202,79 +229,6 @@ class Engine:
         if self._drafter is not None and n_decode and not n_prefill:
             self._drafter.observe(n_decode, self._clock() - started)
         self._scheduler.budget.observe(n_decode, n_prefill, now - started)
-
-    # --- from a request to a turn
-
-    def _accept(self, request: Generate) -> Turn:
-        """The turn that answers `request`. Emits the notes of its rendering."""
-        now = self._clock()
-        self._check(request)
-        completion = self._plain.completion(request.messages) if self._plain and request.complete else None
-        if completion is not None:
-            request = msgspec.structs.replace(request, messages=(), prompt=completion.text)
-        self._lengths.check(request)
-        stop, plain = request.stop, self._plain is not None and bool(request.messages)
-        if request.messages:
-            rendered = self._renderer.render(request.messages, True)
-            text, notes = rendered.text, tuple(rendered.notes)
-        elif completion is not None:
-            text, notes = completion.text, completion.notes
-        else:
-            text, notes = request.prompt, ()
-        if plain:
-            stop = (*stop, *PlainRenderer.stop)
-        visible, key = self._visible(request, text)
-        turn = Turn(visible, self.runtime.tokenizer.piece, key=key, stop=stop, strip=plain, now=now)
-        if not turn.tokens:
-            raise UsageError("the prompt has no tokens: write something")
-        eviction = self._sliding.admit(visible)
-        if eviction is not None:
-            turn.fitted(eviction)
-        for note in notes:
-            self._emit(Note(request.id, cast(NoteKind, str(note)), sentence(note)))
-        if visible.holes.ranges:
-            self._tell_evicted(turn, 0 if eviction is None else eviction.freed)
-        return turn
-
-    def _visible(self, request: Generate, text: str) -> tuple[Visible, str | int]:
-        """What the model sees of a request, and the key of the conversation that it goes on with."""
-        whole = self._texts.with_bos(text)
-        known = self._known(request, whole)
-        if known is None:
-            known = Remembered("", Transcript())
-        transcript = self._texts.extend(known.transcript, whole)
-        tokens = transcript.tokens
-        holes = known.carried(tokens) if request.messages else NONE
-        remove(tokens, holes.ranges)
-        ends = known.known_ends(request.messages, text)
-        return Visible(request, text, transcript, tokens, holes, ends), known.key
-
-    def _check(self, request: Generate) -> None:
-        if bool(request.messages) == bool(request.prompt):
-            raise UsageError("a request needs either messages or a prompt")
-        if request.max_tokens < 0:
-            raise UsageError(f"max-tokens of {request.max_tokens}: give 0 (no limit) or more")
-        if len(request.stop) > MAX_STOPS:
-            raise UsageError(f"{len(request.stop)} stop strings: give at most {MAX_STOPS}")
-        if not all(request.stop):
-            raise UsageError("a stop string is empty: leave it out")
-        if any(turn.id == request.id for turn in self._scheduler):
-            raise UsageError(f"request {request.id} is being answered already")
-        if self._scheduler.full:
-            raise ResourceError(
-                f"the engine is busy: {self._scheduler.max_waiting} requests are waiting; try again later"
-            )
-
-    def _known(self, request: Generate, text: str) -> Remembered | None:
-        """The conversation that `text` continues: the one that is named, or else the closest one.
-
-        A prompt on its own continues none: the same prompt gives the same tokens, whatever was asked before.
-        """
-        name = request.conversation
-        named = self._memory.get(name) or self._cache.recall(name) if name else None
-        if named is not None or not request.messages:
-            return named
-        return self._memory.closest(text, self.runtime.tokenizer.piece)
 
     # --- a step
 
@@ -324,7 +278,7 @@ class Engine:
             self._drafter.record(turn, verdict, None if started is None else self._clock() - started)
         if reason is not None:
             self._finish(turn, reason, now)
-        elif not self._slide(turn):
+        elif not isinstance(turn, Condensing) and not self._evicting.slide(turn):
             self._finish(turn, FinishReason.LENGTH, now)
         else:
             self._tell(turn.delta(now))
@@ -339,60 +293,7 @@ class Engine:
             return FinishReason.STOP
         return FinishReason.LENGTH if turn.n_answer == request.max_tokens else None
 
-    # --- drafts
-
-    def _draft(self, drafter: Drafter) -> None:
-        """Ask for the tokens that this step is to verify. Beside prompts there are none: their steps are
-        long enough."""
-        active = self._scheduler.active
-        if self._crowded or not all(turn.answering for turn in active):
-            self._crowded = max(0, self._crowded - 1)
-            return
-        room, rows = self.runtime.n_batch - len(active), len(active) - 1
-        for turn in active:
-            # A round may not pass the point where plain decoding would evict.
-            most = min(room, self._sliding.room(turn.n_tokens))
-            if turn.request.max_tokens:
-                most = min(most, turn.request.max_tokens - turn.n_answer - 1)
-            turn.drafts = drafter.propose(turn, most, rows)
-            room -= len(turn.drafts)
-            rows += len(turn.drafts)
-
-    def _withdraw_drafts(self) -> bool:
-        """There is no room for the drafts: do without for a while. False where there are none."""
-        drafted = [turn for turn in self._scheduler.active if turn.drafts]
-        for turn in drafted:
-            turn.drafts = ()
-        if self._drafter is not None and drafted:
-            self._drafter.withdrawn(drafted)
-            self._crowded = CROWDED_STEPS
-        return bool(drafted)
-
-    # --- the window
-
-    def _slide(self, turn: Turn) -> bool:
-        """Evict what the answer has grown beyond, if it has; False where nothing can go."""
-        try:
-            eviction = self._sliding.make_room(turn.visible)
-        except UsageError as error:
-            self._emit(Note(turn.id, "window", str(error)))
-            return False
-        if eviction is not None:
-            if self._drafter is not None:
-                self._drafter.evicted(turn, eviction.ranges)
-            if not self._cache.slide(turn, eviction):
-                turn.answering = False  # until all that stays is computed anew
-            self._tell(turn.stall())
-            self._tell_evicted(turn, eviction.freed)
-        return True
-
-    def _tell_evicted(self, turn: Turn, n_tokens: int) -> None:
-        event = self._sliding.event(turn.visible, n_tokens)
-        if n_tokens and not turn.warned:
-            turn.warned = True
-            text = eviction_sentence(event, len(turn.request.messages))
-            self._emit(Note(turn.id, "window", text))
-        self._emit(event)
+    # --- room
 
     def _take_turns(self) -> None:
         """Let the longest running answer wait, where others wait and it has had a whole context's tokens."""
@@ -409,7 +310,7 @@ class Engine:
 
     def _make_room(self) -> None:
         """The context is full: give up what is needed least."""
-        if self._cache.make_room():
+        if self._cache.make_room() or self._evicting.give_up_one():
             return
         if (turn := self._scheduler.give_way()) is not None:  # computed again when there is room
             self._tell(turn.stall())
@@ -432,10 +333,18 @@ class Engine:
 
     def _finish(self, turn: Turn, reason: FinishReason, now: float) -> None:
         """Tell the rest, and keep what was computed for the next turn."""
+        if isinstance(turn, Condensing):
+            self._evicting.condensed(turn, whole=reason is FinishReason.STOP)
+            return
+        if turn.held:
+            self._evicting.abandon(turn)
         self._tell(turn.last_delta())
         finished = turn.finished(reason, self._load_s, now, self.runtime.n_ctx)
-        if self._drafter is not None:
-            finished = msgspec.structs.replace(finished, speculation=self._drafter.end(turn))
+        finished = msgspec.structs.replace(
+            finished,
+            n_pinned=self._sliding.pinned(turn.visible),
+            speculation=None if self._drafter is None else self._drafter.end(turn),
+        )
         self._emit(finished)
         self._load_s = 0.0
         self._scheduler.remove(turn)
@@ -453,6 +362,9 @@ class Engine:
 
     def _refuse(self, turn: Turn, error: str, code: ExitCode = ExitCode.ENGINE_CRASHED) -> None:
         """Give up a turn; what its sequence holds is not to be trusted."""
+        if isinstance(turn, Condensing):
+            self._evicting.condensed(turn, usable=False)
+            return
         self._scheduler.remove(turn)
         if self._drafter is not None:
             self._drafter.end(turn)

@@ -16,6 +16,8 @@ class Job(Protocol):
 
     answering: bool
     """Whether the prompt is computed, so that each step brings a token."""
+    held: bool
+    """Whether another job must end before it goes on."""
 
     @property
     def pending(self) -> int:
@@ -109,6 +111,11 @@ class Scheduler(Generic[J]):
         """Whether no more requests can wait."""
         return len(self.waiting) >= self.max_waiting
 
+    @property
+    def running(self) -> list[J]:
+        """Those who have their sequence and needn't wait for another."""
+        return [job for job in self.active if not job.held]
+
     def __iter__(self) -> Iterator[J]:
         yield from self.active
         yield from self.waiting
@@ -119,7 +126,7 @@ class Scheduler(Generic[J]):
 
     def next_to_admit(self) -> J | None:
         """The first who waits, if there is a sequence and room in the context for it beside the others."""
-        if not self.waiting or len(self.active) >= self.n_sequences:
+        if not self.waiting or self.waiting[0].held or len(self.active) >= self.n_sequences:
             return None
         job = self.waiting[0]
         taken = sum(other.n_tokens + 1 for other in self.active)
@@ -128,6 +135,10 @@ class Scheduler(Generic[J]):
     def admit(self, job: J) -> None:
         """`job`, which was the next, has its sequence."""
         self.waiting.remove(job)
+        self.active.append(job)
+
+    def join(self, job: J) -> None:
+        """`job` has its sequence already: another one waits for it."""
         self.active.append(job)
 
     def remove(self, job: J) -> None:
@@ -147,9 +158,9 @@ class Scheduler(Generic[J]):
 
     def overdue(self, quantum: int) -> J | None:
         """The first whose answer has got `quantum` tokens while others can't be admitted beside it."""
-        if not self.waiting or self.next_to_admit() is not None:
+        if not self.waiting or self.waiting[0].held or self.next_to_admit() is not None:
             return None
-        return next((job for job in self.active if job.n_run >= quantum), None)
+        return next((job for job in self.active if job.n_run >= quantum and not job.held), None)
 
     def wait_again(self, job: J) -> None:
         """`job`, which runs, lets those who wait come first."""
@@ -158,7 +169,7 @@ class Scheduler(Generic[J]):
 
     def plan(self) -> list[Share[J]]:
         """The next batch: at most `n_batch` tokens; empty if nothing is to be done."""
-        active = self.active
+        active = self.running
         if len(active) == 1:  # a chat
             job = active[0]
             return [Share(job, min(job.pending, self.n_batch))]

@@ -1,9 +1,11 @@
 """The tokens of a conversation, as they were rendered and generated."""
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
+from typing import TypeVar
 
 from edgechat.engine.detokenize import n_tokens_within, text_of
 from edgechat.engine.holes import Holes
@@ -90,16 +92,20 @@ class TextTokens:
         tokens = self._encode(rest, first=not kept.segments)
         return Transcript((*kept.segments, Segment(rest, tuple(tokens))))
 
-    def _encode(self, text: str, *, first: bool) -> list[int]:
+    def going_on(self, text: str, *, special: bool = True) -> list[int]:
+        """Tokens of a text that goes on another one. `special`: read "<|im_end|>" as the token it names."""
+        return self._encode(text, first=False, special=special)
+
+    def _encode(self, text: str, *, first: bool, special: bool = True) -> list[int]:
         """Tokens of a piece of a text, `first` where the text begins with it."""
         tokenizer = self._tokenizer
         if first and self._bos_text and tokenizer.bos_id is not None:
-            return [tokenizer.bos_id, *tokenizer.encode(text[len(self._bos_text) :], special=True)]
+            return [tokenizer.bos_id, *tokenizer.encode(text[len(self._bos_text) :], special=special)]
         if self._anchor and not first:
-            tokens = tokenizer.encode("\n" + text, special=True)
+            tokens = tokenizer.encode("\n" + text, special=special)
             if tokens[: len(self._anchor)] == self._anchor:
                 return tokens[len(self._anchor) :]
-        tokens = tokenizer.encode(text, special=True)
+        tokens = tokenizer.encode(text, special=special)
         if self._anchor and not first and text[0] != " " and tokens[0] == self._anchor[0]:
             del tokens[0]  # the line breaks had become one token
         return tokens
@@ -180,9 +186,10 @@ def message_ends(
 
 
 _STRIDE = 256
+T = TypeVar("T", "list[int]", "array[int]")
 
 
-def common_prefix(left: list[int], right: list[int]) -> int:
+def common_prefix(left: T, right: T) -> int:
     """How many tokens both begin with."""
     length = min(len(left), len(right))
     at = 0

@@ -4,21 +4,24 @@ Every sequence may hold as many tokens as the whole context has, whatever else i
 is the same text alone and beside others. If several don't fit together, the youngest waits (scheduler).
 """
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from edgechat.engine.holes import NONE, Holes, Range
+from edgechat.engine.holes import NONE, Filling, Holes, remove
 from edgechat.engine.process.messages import Evicted, Generate
 from edgechat.engine.rendering import ChatRenderer
 from edgechat.engine.sequence import TextTokens, Transcript
 from edgechat.engine.spans import Layout, Rendered, Wrapping, behind_holes, chat_layout, raw_layout, unseen
+from edgechat.engine.summary import Summaries
 from edgechat.engine.window import Eviction, Overflow, Span, Window
 from edgechat.errors import UsageError
 
 RECOMPUTED_STEPS = 2
 """Where all that stays is computed anew, half of the budget goes at once."""
-
-
+SUMMARY_STEPS = 2
+"""So it is where a summary takes the place of what goes: it is written seldom, and of much."""
 LOOP_TOKENS = 256
 """What repeats itself for so long, and for half of the window, never stops."""
 
@@ -39,12 +42,29 @@ class Visible:
     layout: Layout | None = None
     """Found when it is first needed: most conversations never fill the context."""
     spans: tuple[Span, ...] = ()
+    anchor: int | None = None
+    """Index and position of the first message's own text, before which a summary is put; None where none
+    can be."""
 
-    def carry_out(self, eviction: Eviction) -> None:
-        """Forget what goes."""
+    def carry_out(self, eviction: Eviction, filling: Filling | None = None) -> None:
+        """Forget what goes, and put `filling` in its place."""
         self.holes = self.holes.evicted(eviction.ranges)
         self.spans = eviction.spans
         remove(self.tokens, eviction.ranges)
+        if filling is None:
+            return
+        stop = filling.at + self.holes.n_filled
+        more = len(filling.tokens) - self.holes.n_filled
+        self.tokens[filling.at : stop] = filling.tokens
+        self.holes = Holes(self.holes.ranges, filling)
+        self.spans = tuple(
+            replace(
+                span,
+                start=span.start + more * (span.start >= stop),
+                stop=span.stop + more * (span.stop >= stop),
+            )
+            for span in self.spans
+        )
 
 
 class Sliding:
@@ -75,47 +95,62 @@ class Sliding:
         self._renderer = renderer
         self._texts = texts
         self._wrapping = Wrapping(renderer)
-        slack = max(0, min(slack, budget - 8))
+        self._slack = max(0, min(slack, budget - 8))
         steps = RECOMPUTED_STEPS if recompute else 8
-        self._chat = Window(budget, slack=slack, steps=steps, trained=trained)
-        self._raw = Window(budget, slack=slack, steps=steps, lead=0, trained=trained)
+        self._chat = Window(budget, slack=self._slack, steps=steps, trained=trained)
+        self._raw = Window(budget, slack=self._slack, steps=steps, lead=0, trained=trained)
 
-    def holds(self, n_tokens: int) -> bool:
-        """Whether a sequence of so many tokens, drafts aside, is within the budget."""
-        return n_tokens + self._chat.slack <= self.budget
+    @cached_property
+    def summaries(self) -> Summaries:
+        """What can be summed up; found out when it is first asked for."""
+        return Summaries(self._renderer, self._texts, self.budget)
 
-    def room(self, n_tokens: int) -> int:
-        """Tokens by which a sequence of `n_tokens` may grow before something must go."""
-        return max(0, self.budget - self._chat.slack - n_tokens)
+    def sums_up(self, visible: Visible) -> bool:
+        """Whether what goes of this conversation is to be summed up, and can be."""
+        request = visible.request
+        return request.summarize and bool(request.messages) and self.summaries.possible
+
+    def room(self, visible: Visible) -> int:
+        """Tokens by which a sequence may grow before something must go."""
+        return max(0, self.budget - self._kept_free(visible) - len(visible.tokens))
+
+    def _kept_free(self, visible: Visible) -> int:
+        """Tokens that must be free: for drafts, and to sum up what goes."""
+        return self._slack + (self.summaries.reserve if self.sums_up(visible) else 0)
+
+    # --- what must go
 
     def admit(self, visible: Visible) -> Eviction | None:
-        """Make a new request fit, with room for the first token of an answer. Carried out already.
+        """What must go before a new request fits, with room for the first token of an answer.
 
         Raises:
             UsageError: its last turn alone is longer than the context, and must not be cut.
         """
         if visible.holes.ranges:
             self._lay_out(visible)
-        if self.holds(len(visible.tokens) + 1):
+        if len(visible.tokens) + 1 + self._kept_free(visible) <= self.budget:
             return None
         self._lay_out(visible)
         overflow = Overflow(visible.request.overflow)
         room = 1
         if overflow is Overflow.WINDOW:  # a cut prompt's first eviction shouldn't come at once
             room = max(1, min(visible.request.max_tokens or self.budget, self.budget // 4))
-        eviction = self._window(visible).admit(visible.spans, room, overflow)
-        if eviction is not None:
-            visible.carry_out(eviction)
-        return eviction
+        if self.sums_up(visible):
+            with contextlib.suppress(UsageError):
+                more = self._growth(visible)
+                return self._window(visible).admit(visible.spans, 1 + more, Overflow.REFUSE)
+            if len(visible.tokens) + 1 + self._slack <= self.budget:
+                return None
+        return self._window(visible, summing=False).admit(visible.spans, room, overflow)
 
     def make_room(self, visible: Visible) -> Eviction | None:
-        """Make an answer that grew fit again. Carried out already.
+        """What must go before an answer that grew fits again.
 
         Raises:
             UsageError: so much is pinned that nothing can go; or the answer repeats itself word for word, and
                 would go on with that for ever.
         """
-        if self.holds(len(visible.tokens)):
+        if len(visible.tokens) + self._kept_free(visible) <= self.budget:
             return None
         recent = visible.tokens[-max(LOOP_TOKENS, self.budget // 2) :]
         if (
@@ -125,16 +160,87 @@ class Sliding:
         ):
             raise UsageError("The answer repeats itself, word for word: it was ended.")
         self._lay_out(visible)
-        eviction = self._window(visible).make_room(visible.spans, need=0)
-        if eviction is not None:
-            visible.carry_out(eviction)
-        return eviction
+        if self.sums_up(visible):
+            with contextlib.suppress(UsageError):
+                return self._window(visible).make_room(visible.spans, need=self._growth(visible))
+            if len(visible.tokens) + self._slack <= self.budget:
+                return None
+        return self._window(visible, summing=False).make_room(visible.spans, need=0)
+
+    # --- what takes its place
+
+    def adopt(self, visible: Visible) -> None:
+        """Where all of a conversation doesn't fit: go on with the summary that the request brings of its
+        first messages, as if they had just been evicted."""
+        request = visible.request
+        if (
+            not request.summary
+            or visible.holes.ranges
+            or not self.sums_up(visible)
+            or len(visible.tokens) + 1 + self._kept_free(visible) <= self.budget
+        ):
+            return
+        layout = self._lay_out(visible)
+        first = next((span for span in layout.spans if span.message == request.summarized), None)
+        if visible.anchor is None or first is None or first.role != "user":
+            return
+        filling = self.summaries.filling(request.summary, visible.anchor)
+        stop = first.start + first.head
+        if filling is None or stop <= visible.anchor:
+            return
+        visible.holes = Holes(((visible.anchor, stop),), filling)
+        visible.tokens[:] = visible.holes.applied(visible.transcript.tokens)
+        visible.layout = None
+        self._lay_out(visible)
+
+    def question(self, visible: Visible, eviction: Eviction) -> list[int] | None:
+        """The tokens that the model goes on from to sum up what an eviction, not carried out yet, takes.
+
+        Returns:
+            None where that can't be summed up: the person's own message is cut, the template doesn't let the
+            messages be told apart, or there is no room.
+        """
+        anchor = visible.anchor
+        if anchor is None or not self.sums_up(visible):
+            return None
+        pinned = anchor + visible.holes.n_filled
+        stop = self._end_of_what_goes(visible, eviction)
+        if stop is None or stop <= pinned or eviction.ranges[0][0] < pinned:
+            return None
+        tokens = [*visible.tokens[:stop], *self.summaries.question]
+        left = len(visible.tokens) - eviction.freed + self._growth(visible)
+        fits = max(len(tokens) + self.summaries.n_tokens, left + 1 + self._slack) <= self.budget
+        return tokens if fits else None
+
+    def filling(self, visible: Visible, summary: str) -> Filling | None:
+        """What takes the place of what goes; None where that is nothing."""
+        return None if visible.anchor is None else self.summaries.filling(summary, visible.anchor)
+
+    def _end_of_what_goes(self, visible: Visible, eviction: Eviction) -> int | None:
+        """The position of the end of the text that goes; None where it doesn't end in an answer."""
+        stop = eviction.ranges[-1][1]
+        groups = {} if visible.layout is None else visible.layout.messages
+        last: Span | None = None
+        for span in visible.spans:
+            if last is not None and stop <= span.start + span.head:  # that message's header alone goes
+                break
+            last = span
+        if last is None or last.role != "assistant" or len(groups.get(last.message, ())) != 1:
+            return None
+        return min(stop, last.stop - last.tail)
+
+    def _growth(self, visible: Visible) -> int:
+        """Tokens by which the pinned part may grow with a new summary."""
+        return max(0, self.summaries.limit - visible.holes.n_filled)
+
+    # --- what is told
 
     def event(self, visible: Visible, n_tokens: int) -> Evicted:
         """What the client hears after `n_tokens` went."""
         layout = self._lay_out(visible)
         pinned = self._window(visible).pinned(visible.spans)
         gone, cut = unseen(layout, visible.spans, pinned)
+        filling = visible.holes.filling
         return Evicted(
             visible.request.id,
             messages=gone,
@@ -143,16 +249,54 @@ class Sliding:
             n_lost=visible.holes.lost,
             n_pinned=pinned,
             n_kept=len(visible.tokens),
+            summary="" if filling is None else filling.text,
         )
 
-    def _window(self, visible: Visible) -> Window:
-        return self._chat if visible.request.messages else self._raw
+    def pinned(self, visible: Visible) -> int:
+        """Tokens at the start that always stay."""
+        if visible.layout is not None:
+            self._lay_out(visible)
+            return self._window(visible).pinned(visible.spans)
+        if not visible.request.messages:
+            return self._raw.pinned(raw_layout(len(visible.tokens)).spans)
+        # The first messages tell it, and the others needn't be looked for.
+        first = Rendered(visible.request.messages[:2], visible.text, visible.transcript)
+        return self._chat.pinned(chat_layout(first, self._renderer, self._wrapping, self._texts).spans)
+
+    # --- the spans
+
+    def _window(self, visible: Visible, *, summing: bool = True) -> Window:
+        """The policy for a conversation. `summing`: with room for a summary, where there is to be one."""
+        if not visible.request.messages:
+            return self._raw
+        sinks = self._sinks(visible, visible.holes.n_filled)
+        if sinks is None:
+            return self._chat
+        slack = self._kept_free(visible)
+        if summing and self.sums_up(visible) and slack + sinks < self.budget:
+            return replace(self._chat, sinks=sinks, slack=slack, steps=SUMMARY_STEPS)
+        return replace(self._chat, sinks=sinks)
+
+    def _sinks(self, visible: Visible, n_filled: int) -> int | None:
+        """Tokens at the start that stay, all up to the end of a summary; None where there will be none.
+
+        Up to there a conversation is the same before and after evictions, so that a summary keeps its place.
+        """
+        anchor = visible.anchor
+        if anchor is None or not (visible.holes.filling or self.sums_up(visible)):
+            return None
+        return anchor + n_filled if anchor + n_filled + self._slack < self.budget else None
 
     def _lay_out(self, visible: Visible) -> Layout:
         """Bring the spans up to date."""
         if visible.layout is None:
             visible.layout = self._layout(visible)
-            visible.spans = behind_holes(visible.layout, visible.holes, self._window(visible))
+            visible.anchor = _anchor(visible.layout, visible.holes)
+            window = self._window(visible)
+            sinks = self._sinks(visible, 0)
+            if sinks is not None:  # by index, which a filling has none of
+                window = replace(window, sinks=sinks)
+            visible.spans = behind_holes(visible.layout, visible.holes, window)
         last = visible.spans[-1]
         visible.spans = (*visible.spans[:-1], replace(last, stop=len(visible.tokens)))
         return visible.layout
@@ -162,6 +306,17 @@ class Sliding:
             return raw_layout(len(visible.transcript.tokens))
         rendered = Rendered(visible.request.messages, visible.text, visible.transcript, visible.known_ends)
         return chat_layout(rendered, self._renderer, self._wrapping, self._texts)
+
+
+def _anchor(layout: Layout, holes: Holes) -> int | None:
+    """Where a summary lies or may be put; None where there is no place for one."""
+    if holes.filling is not None:
+        return holes.filling.at
+    first = next((span for span in layout.spans if not span.pinned), None)
+    if first is None or first.role != "user":
+        return None
+    anchor = first.start + first.head
+    return None if holes.ranges and holes.ranges[0][0] < anchor else anchor
 
 
 def _period(tokens: Sequence[int]) -> int:
@@ -177,12 +332,6 @@ def _period(tokens: Sequence[int]) -> int:
     return len(tokens) - borders[-1]
 
 
-def remove(tokens: list[int], ranges: Sequence[Range]) -> None:
-    """Delete `ranges`, which ascend, from `tokens`."""
-    for start, stop in reversed(ranges):
-        del tokens[start:stop]
-
-
 def sentence(event: Evicted, n_messages: int) -> str:
     """What the person hears when something goes."""
     parts = []
@@ -194,4 +343,5 @@ def sentence(event: Evicted, n_messages: int) -> str:
     elif event.cut:
         parts.append("the middle of the prompt" if n_messages else "a part of the text")
     what = " and ".join(parts) or "a part of the conversation"
-    return f"The context is full: the model no longer sees {what} ({event.n_lost:,} tokens)."
+    instead = ", but a summary that it wrote" if event.summary else ""
+    return f"The context is full: the model no longer sees {what} ({event.n_lost:,} tokens){instead}."

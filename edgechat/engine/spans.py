@@ -23,6 +23,11 @@ class Layout:
     ends: tuple[int | None, ...] = ()
     """Where each message ends, in characters of the text as it was rendered."""
 
+    @property
+    def messages(self) -> dict[int, tuple[int, ...]]:
+        """The messages in each span, by the first of them."""
+        return {span.message: group for span, group in zip(self.spans, self.groups, strict=True)}
+
 
 class Wrapping:
     """What a template writes before and after a message's text. Probed once."""
@@ -221,7 +226,7 @@ def unseen(layout: Layout, spans: Sequence[Span], pinned: int) -> tuple[tuple[in
         spans: what is left of it.
         pinned: tokens at the start that always stay.
     """
-    messages = {span.message: group for span, group in zip(layout.spans, layout.groups, strict=True)}
+    messages = layout.messages
     left = {span.message: span for span in spans}
     gone: list[int] = []
     cut: list[int] = []

@@ -20,10 +20,9 @@ from queue import SimpleQueue
 import msgspec
 
 from edgechat import paths
-from edgechat.engine.holes import Holes, Range
+from edgechat.engine.holes import Filling, Holes, Range
 from edgechat.engine.process.state_files import SUFFIX, file_name
 from edgechat.engine.sequence import NEVER, Segment, Transcript
-from edgechat.engine.sliding import remove
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +49,7 @@ class SavedState(msgspec.Struct, frozen=True):
     segments: tuple[Segment, ...]
     """The whole conversation: its texts with their tokens, so that none is tokenized again."""
     holes: tuple[Range, ...] = ()
+    filling: Filling | None = None
     tainted: int = NEVER
     blob: bytes = b""
     """The runtime's own."""
@@ -64,14 +64,21 @@ class SavedState(msgspec.Struct, frozen=True):
         """The whole conversation."""
         return Transcript(self.segments)
 
+    @property
+    def left(self) -> Holes:
+        """What of it was evicted, and what stands in for that.
+
+        Raises:
+            ValueError: it contradicts itself.
+        """
+        return Holes(self.holes, self.filling)
+
     def consistent(self, n_vocab: int) -> bool:
         """Whether the tokens are the conversation's, less the holes, and all in the vocabulary."""
         try:
-            holes = Holes(self.holes)
+            seen = self.left.applied(self.transcript.tokens)
         except ValueError:
             return False
-        seen = self.transcript.tokens
-        remove(seen, holes.ranges)
         known = 0 < len(self.tokens) <= len(seen) and tuple(seen[: len(self.tokens)]) == self.tokens
         return known and min(self.tokens) >= 0 and max(self.tokens) < n_vocab
 

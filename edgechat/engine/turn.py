@@ -7,7 +7,7 @@ from edgechat.engine.holes import Holes
 from edgechat.engine.process.messages import Delta, Finished, Prefilled
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.sequence import Segment, Slot, Transcript
-from edgechat.engine.sliding import Visible, remove
+from edgechat.engine.sliding import Visible
 from edgechat.engine.speculation.proposal import Draft
 from edgechat.engine.stop import StopStrings
 from edgechat.engine.window import Eviction
@@ -41,10 +41,12 @@ class Turn:
         "cached",
         "carried",
         "drafts",
+        "held",
         "id",
         "key",
         "n_prompt",
         "n_run",
+        "planned",
         "request",
         "sampler",
         "slot",
@@ -88,6 +90,10 @@ class Turn:
         """What was evicted before this turn."""
         self.to_evict: Eviction | None = None
         """What was evicted to make this prompt fit; to be done in the cache as well."""
+        self.planned: Eviction | None = None
+        """What is to go as soon as it is summed up."""
+        self.held = False
+        """Whether it waits for that."""
         self.sampler = Sampler(self.request.sampling, visible.transcript.tokens)
         self.slot = Slot(-1)
         """Where it is computed; its tokens are those that are."""
@@ -120,24 +126,22 @@ class Turn:
 
     @property
     def n_tokens(self) -> int:
-        """Tokens known."""
-        return len(self.tokens)
+        """Tokens known, less those that are about to go."""
+        return len(self.tokens) - (0 if self.planned is None else self.planned.freed)
 
     @property
     def n_answer(self) -> int:
         """Tokens of the answer so far."""
         return len(self.answer)
 
-    def fitted(self, eviction: Eviction) -> None:
-        """The prompt was made to fit."""
-        self.to_evict = eviction
+    def fitted(self, eviction: Eviction, *, shift: bool = True) -> None:
+        """The prompt was made to fit. `shift`: what stays is in the cache, and only moves."""
+        self.to_evict = eviction if shift else None
         self.n_prompt = len(self.tokens)
 
     def before_eviction(self) -> list[int]:
         """The prompt as it would be, had it not been made to fit."""
-        tokens = self.visible.transcript.tokens
-        remove(tokens, self.carried.ranges)
-        return tokens
+        return self.carried.applied(self.visible.transcript.tokens)
 
     def sit(self, slot: Slot) -> None:
         """Be computed in `slot`, going on from the tokens that it holds."""

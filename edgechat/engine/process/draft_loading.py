@@ -14,6 +14,7 @@ import msgspec
 from edgechat.engine.drafting import LONGEST, Drafter, longest_for
 from edgechat.engine.speculation.cost import CostTable, StepCost
 from edgechat.engine.speculation.draft_model import DraftModel
+from edgechat.engine.speculation.keeping import AcceptanceFile
 from edgechat.engine.speculation.measuring import draft_seconds, step_costs
 from edgechat.errors import EdgechatError
 from edgechat.records import LoadSettings
@@ -55,7 +56,15 @@ def load_drafter(settings: LoadSettings, runtime: Runtime) -> Drafting:
         _log.warning("no costs could be measured: %s", error)
         return Drafting(notes=(f"nothing is drafted: {error}",))
     model, notes = _model(settings, runtime, table) if named else (None, ())
-    drafter = Drafter(StepCost(table), eog=runtime.info.eog_ids, model=model, longest=longest)
+    kept = AcceptanceFile(settings.cost_folder, runtime.info, None if model is None else model.runtime.info)
+    drafter = Drafter(
+        StepCost(table),
+        eog=runtime.info.eog_ids,
+        model=model,
+        longest=longest,
+        calibration=kept.read(),
+        keep=kept.write,
+    )
     return Drafting(drafter, notes)
 
 

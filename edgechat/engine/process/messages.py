@@ -49,6 +49,12 @@ class Generate(Message, frozen=True):
     """What becomes of a prompt that is longer than the whole context: "window" keeps its head and tail."""
     complete: bool = False
     """A model without a chat template continues a person's only message as it is, and no transcript."""
+    summarize: bool = False
+    """When messages leave the context, the model first sums them up, and the summary stays."""
+    summary: str = ""
+    """What the model wrote of the first `summarized` messages when they left the context, in an earlier run;
+    of use where the engine has no better memory of the conversation."""
+    summarized: int = 0
 
 
 class Cancel(Message, frozen=True):
@@ -122,7 +128,7 @@ class Delta(Message, frozen=True):
     """Tokens of the answer so far."""
 
 
-NoteKind = Literal["system_folded", "turns_folded", "no_template", "completion", "window"]
+NoteKind = Literal["system_folded", "turns_folded", "no_template", "completion", "window", "summary"]
 
 
 class Note(Message, frozen=True):
@@ -152,6 +158,14 @@ class Evicted(Message, frozen=True):
     """Tokens at the start that always stay: the system prompt, the first tokens."""
     n_kept: int
     """Tokens of context in use after it, the pinned ones among them."""
+    summary: str = ""
+    """What the model wrote of what it doesn't see any more, and sees in its place; "" for nothing."""
+
+
+class Summarizing(Message, frozen=True):
+    """The model sums up what is about to leave the context; the answer goes on when that is done."""
+
+    id: int
 
 
 class Finished(Message, frozen=True):
@@ -166,6 +180,8 @@ class Finished(Message, frozen=True):
     """Tokens of context in use."""
     speculation: Speculation | None = None
     """What drafting did for it; None where nothing was to be drafted."""
+    n_pinned: int = 0
+    """Of those tokens, the ones at the start that always stay: the system prompt, the first tokens."""
 
 
 class Refused(Message, frozen=True):
@@ -206,6 +222,7 @@ Event = (
     | Delta
     | Note
     | Evicted
+    | Summarizing
     | Finished
     | Refused
     | Scored

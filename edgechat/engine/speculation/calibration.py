@@ -12,10 +12,48 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 
+import msgspec
+
 from edgechat.engine.speculation.proposal import Draft, Source
 
 _CONFIDENCE_BINS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
 _PLACE_BINS = (1, 2, 4, 8)
+_MOST_SHIFT = 5.0
+
+
+class LearntBin(msgspec.Struct, frozen=True, array_like=True):
+    """Drafts alike, as they are kept on disk."""
+
+    source: Source
+    place: int
+    """Number of the bin, 0 to len(_PLACE_BINS)."""
+    confidence: int
+    """Number of the bin, 0 to len(_CONFIDENCE_BINS)."""
+    weight: float
+    stood: float
+
+
+class Learnt(msgspec.Struct, frozen=True):
+    """All that a calibration has learnt, as it is kept on disk."""
+
+    bins: tuple[LearntBin, ...] = ()
+    shift: dict[Source, float] = {}
+    mean: dict[Source, float] = {}
+
+    def __post_init__(self) -> None:
+        """Refuse what no calibration has learnt.
+
+        Raises:
+            ValueError: a number is out of its range.
+        """
+        places, confidences = range(len(_PLACE_BINS) + 1), range(len(_CONFIDENCE_BINS) + 1)
+        sound = all(
+            one.place in places and one.confidence in confidences and 0 <= one.stood <= one.weight < math.inf
+            for one in self.bins
+        )
+        sound = sound and all(abs(shift) <= _MOST_SHIFT for shift in self.shift.values())
+        if not sound or not all(0 <= mean <= 1 for mean in self.mean.values()):
+            raise ValueError("not what a calibration learns")
 
 
 class _Bin:
@@ -40,12 +78,26 @@ class Calibration:
     what was learnt before it counts as little as the first layer's answer."""
     RATE = 0.1
     """Of the log-odds' shift."""
+    KEPT = 16.0
+    """So many drafts is what was learnt in an earlier run worth in a bin: it was another text."""
 
-    def __init__(self) -> None:
+    def __init__(self, learnt: Learnt | None = None) -> None:
+        """Begin with what was learnt in an earlier run; None: with nothing."""
+        learnt = learnt or Learnt()
         self._bins: dict[tuple[Source, int, int], _Bin] = {}
-        self._shift: dict[Source, float] = {}
-        self._mean: dict[Source, float] = {}
+        self._shift: dict[Source, float] = dict(learnt.shift)
+        self._mean: dict[Source, float] = dict(learnt.mean)
         self._surprise: dict[Source, float] = {}
+        for one in learnt.bins:
+            if one.weight > 0:
+                share = min(1.0, self.KEPT / one.weight)
+                found = self._bins[one.source, one.place, one.confidence] = _Bin()
+                found.weight, found.stood = one.weight * share, one.stood * share
+
+    def learnt(self) -> Learnt:
+        """What is to be kept for the next run."""
+        bins = tuple(LearntBin(*key, found.weight, found.stood) for key, found in self._bins.items())
+        return Learnt(bins, dict(self._shift), dict(self._mean))
 
     def acceptance(self, draft: Draft, place: int) -> float:
         """How likely `draft` stands if all before it do; `place` counts from 0."""
@@ -90,7 +142,7 @@ class Calibration:
             found.weight = found.weight * keep + 1
             found.stood = found.stood * keep + stood
             shift = self._shift.get(source, 0.0) + self.RATE * (stood - self._shifted(draft))
-            self._shift[source] = max(-5.0, min(5.0, shift))
+            self._shift[source] = max(-_MOST_SHIFT, min(_MOST_SHIFT, shift))
             self._mean[source] = self.mean(source) + (stood - self.mean(source)) / 16
 
     def soften(self, source: Source, weight: float = PRIOR) -> None:

@@ -1,13 +1,15 @@
 """The n-grams of each conversation, and of those before it."""
 
+from array import array
 from collections.abc import Iterable, Sequence
 
 from edgechat.engine.sequence import common_prefix
-from edgechat.engine.speculation.ngram import BORDER, NGramIndex, NGramProposer
+from edgechat.engine.speculation.ngram import BORDER, NGramIndex
 from edgechat.engine.speculation.proposal import Draft
+from edgechat.engine.speculation.quoting import NGramProposer
 
 MAX_CONVERSATIONS = 4
-"""Whose index is kept; one of a long conversation takes some 25 MB."""
+"""Whose index is kept; one of a long conversation takes some 2 MB."""
 SAME = 32
 """Tokens that a conversation without a name must have in common with one to be taken for its going on."""
 
@@ -24,12 +26,12 @@ class Words:
         """
         self.name = name
         self.busy = False
-        self.tokens: list[int] = []
+        self.tokens = array("i")
         self.n_shared = 0
         """Of the tokens, how many others may draft from."""
         self._proposer = NGramProposer(past=past)
 
-    def follow(self, tokens: list[int]) -> None:
+    def follow(self, tokens: "array[int]") -> None:
         """The conversation now is `tokens`: only what differs is done again."""
         same = common_prefix(tokens, self.tokens)
         if same < len(self.tokens):
@@ -47,7 +49,7 @@ class Words:
         """Up to `n` drafts; none where nothing matches."""
         return self._proposer.propose(n)
 
-    def unshared(self) -> list[int]:
+    def unshared(self) -> "array[int]":
         """What others could not draft from so far; from now on they can."""
         new = self.tokens[self.n_shared :]
         self.n_shared = len(self.tokens)
@@ -63,8 +65,9 @@ class Library:
         self._kept: list[Words] = []
         """The last used one last."""
 
-    def open(self, name: str, tokens: list[int]) -> Words:
+    def open(self, name: str, tokens: Iterable[int]) -> Words:
         """The index of a conversation that is now `tokens`; `close` gives it back."""
+        tokens = array("i", tokens)
         words = self._known(name, tokens)
         if words is None:
             self._share(one for one in self._kept if not one.busy)
@@ -89,7 +92,7 @@ class Library:
             if words.n_shared:  # its words lie among the others': all of them go
                 self._past.truncate(0)
 
-    def _known(self, name: str, tokens: list[int]) -> Words | None:
+    def _known(self, name: str, tokens: "array[int]") -> Words | None:
         idle = [words for words in self._kept if not words.busy]
         if name:
             return next((words for words in idle if words.name == name), None)

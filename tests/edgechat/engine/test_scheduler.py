@@ -12,6 +12,7 @@ class Job:
     answering: bool = False
     n_tokens: int = 10
     n_run: int = 0
+    held: bool = False
 
 
 def scheduler(*jobs: Job, n_batch: int = 64, n_sequences: int = 8, n_ctx: int = 1000) -> Scheduler[Job]:

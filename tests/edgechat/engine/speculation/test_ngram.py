@@ -1,7 +1,7 @@
 """The n-gram index against a scan of the whole text."""
 
 import gc
-import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from edgechat.engine.speculation.ngram import BORDER, LONGEST, NGramIndex, NGramProposer, confidence
+from edgechat.engine.speculation.ngram import BORDER, LONGEST, PLACES, NGramIndex
 from edgechat.engine.speculation.proposal import Source
+from edgechat.engine.speculation.quoting import NGramProposer, confidence
 from tests.oracles.speculation import continuation
 
 TEXTS = st.lists(st.sampled_from([0, 1, 2, 3, 2_000_000, BORDER]), max_size=120)
@@ -212,17 +213,43 @@ def test_confidence_grows_with_the_match() -> None:
 def test_memory_is_bounded_and_old_text_forgotten() -> None:
     index = NGramIndex(capacity=2048)
     rng = np.random.default_rng(0)
-    sizes = []
-    for i in range(12_000):
+    for _ in range(12_000):
         index.append(int(rng.integers(0, 1000)))
-        if i % 1000 == 999:
-            gc.collect()
-            tables = [*index._old.tables, *index._young.tables]
-            sizes.append(sum(sys.getsizeof(table) for table in tables) + sys.getsizeof(index._tokens))
-            assert sum(len(table) for table in tables) <= 2048 * len(index.orders)
-            assert len(index._tokens) <= 2048 + LONGEST + 8
-    assert max(sizes[6:]) <= max(sizes[:6])
+        assert len(index._tokens) <= 2048 + LONGEST + 8
+    assert index.n_bytes <= 4 * (4 * PLACES + 5 * (2048 + LONGEST + 8))
     assert len(index) == 12_000
+
+
+def test_a_long_conversation_takes_two_megabytes() -> None:
+    tracemalloc.start()
+    try:
+        index = NGramIndex()
+        rng = np.random.default_rng(0)
+        for token in rng.integers(0, 150_000, 100_000).tolist():
+            index.append(token)
+        gc.collect()
+        taken, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken <= 2.5e6, taken
+    assert abs(taken - index.n_bytes) < 1e6
+    assert most <= 12e6  # the list that the tokens came in
+
+
+def test_contexts_that_share_a_place_are_told_apart() -> None:
+    index = NGramIndex((1,), capacity=4096)
+    one, other = 5, 5 + PLACES
+    index.extend([one, 10, other, 20, one])
+    match = index.find(1)
+    assert match is not None
+    assert (match.tokens, match.agrees) == ((10,), None)
+    index.extend([10, other])
+    match = index.find(1)
+    assert match is not None
+    assert match.tokens == (20,)
+    index.truncate(5)
+    assert index.find(1) is not None
+    assert index.find(1).tokens == (10,)  # type: ignore[union-attr]
 
 
 def test_bad_sizes_are_refused() -> None:
