@@ -90,6 +90,12 @@ class EngineSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "smaller model of the same vocabulary, where one is found and pays), or a model's name or path."
         ),
     ] = "auto"
+    summarize: Annotated[
+        bool,
+        Meta(
+            description="When the context is full, the model sums up what leaves it, and goes on with that."
+        ),
+    ] = False
 
     def load(self, path: Path, **changed: Any) -> LoadSettings:
         """As the engine takes them, with what the command line gives in place of the file's.

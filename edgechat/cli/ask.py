@@ -18,6 +18,7 @@ from edgechat.cli.options import (
     MinPOption,
     QuietOption,
     SeedOption,
+    SummarizeOption,
     TemperatureOption,
     ThreadsOption,
     TopKOption,
@@ -57,6 +58,7 @@ def ask(
     threads: ThreadsOption = None,
     kv_type: KVTypeOption = None,
     draft: DraftOption = None,
+    summarize: SummarizeOption = None,
     overflow: Annotated[
         Literal["refuse", "window"],
         typer.Option(help="A prompt longer than the context: refuse it, or cut its middle."),
@@ -70,7 +72,7 @@ def ask(
     """
     words = words or []
     with failing_as_json(as_json):
-        check_words(words, system=system, raw=raw)
+        check_words(words, system=system, raw=raw, summarize=bool(summarize))
         host = spawn_host()  # it imports llama.cpp while we read on
     try:
         with failing_as_json(as_json):
@@ -81,6 +83,7 @@ def ask(
             config = settings.load()
             path = find_model(words, config.chat.model)
             prompt = read_prompt(words[-1] if words else "-")
+            sums_up = not raw and (config.engine.summarize if summarize is None else summarize)
             asking = Asking(
                 load=config.engine.load(
                     path,
@@ -88,7 +91,7 @@ def ask(
                     n_threads=threads,
                     kv_type=kv_type,
                     draft=draft,
-                    n_sequences=1,
+                    n_sequences=2 if sums_up else 1,  # a summary is written in one of its own
                 ),
                 sampling=config.sampling.settings(
                     temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
@@ -100,6 +103,7 @@ def ask(
                 max_tokens=config.sampling.max_tokens if max_tokens is None else max_tokens,
                 stop=tuple(stop or ()),
                 overflow=overflow,
+                summarize=sums_up,
                 as_json=as_json,
                 quiet=quiet,
             )
@@ -147,7 +151,7 @@ def find_model(words: list[str], usual: str) -> "Path":
         ) from error
 
 
-def check_words(words: list[str], *, system: str | None, raw: bool) -> None:
+def check_words(words: list[str], *, system: str | None, raw: bool, summarize: bool = False) -> None:
     """Refuse what can't be meant, before anything is started.
 
     Raises:
@@ -161,6 +165,8 @@ def check_words(words: list[str], *, system: str | None, raw: bool) -> None:
         raise UsageError("no prompt, as in: edgechat ask 'Why is the sky blue?'")
     if raw and system is not None:
         raise UsageError("--raw takes no --system: put all of it in the prompt")
+    if raw and summarize:
+        raise UsageError("--raw takes no --summarize: a summary is asked for as in a conversation")
 
 
 def read_prompt(given: str) -> str:

@@ -12,7 +12,17 @@ import msgspec
 from edgechat.cli import failures, output
 from edgechat.engine.process.answer import Answer
 from edgechat.engine.process.client import EngineClient, error_from_code
-from edgechat.engine.process.messages import Delta, Evicted, Finished, Generate, Note, Prefilled, Refused
+from edgechat.engine.process.messages import (
+    Delta,
+    Event,
+    Evicted,
+    Finished,
+    Generate,
+    Note,
+    Prefilled,
+    Refused,
+    Summarizing,
+)
 from edgechat.engine.process.spawn import HostProcess
 from edgechat.errors import ExitCode
 from edgechat.records import FinishReason, LoadSettings, SamplingSettings, Speculation, Timings
@@ -40,6 +50,7 @@ class Asking:
     max_tokens: int = 0
     stop: tuple[str, ...] = ()
     overflow: Literal["refuse", "window"] = "refuse"
+    summarize: bool = False
     as_json: bool = False
     quiet: bool = False
 
@@ -55,6 +66,7 @@ class Asking:
             max_tokens=self.max_tokens,
             overflow=self.overflow,
             complete=True,
+            summarize=self.summarize,
         )
 
 
@@ -69,6 +81,8 @@ class Unseen(msgspec.Struct, frozen=True):
     pinned_tokens: int
     """Tokens at the beginning that stay whatever goes."""
     context_tokens: int
+    summary: str = ""
+    """What the model wrote of what it does not see, and saw in its place; "" for nothing."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -134,27 +148,42 @@ class Turn:
                 return
             async for event in self.answer:
                 self.heard = True
-                match event:
-                    case Prefilled():
-                        self.status.show(f"reading {event.done} of {event.total} tokens")
-                    case Delta():
-                        self.write(event.text)
-                    case Note():
-                        self.note(event.text)
-                    case Evicted():
-                        self.result.window = Unseen(
-                            event.messages, event.cut, event.n_lost, event.n_pinned, event.n_kept
-                        )
-                    case Finished():
-                        self.finish(event, client.load_s)
-                    case Refused():
-                        advice = ", or have its middle cut (--overflow window)" if event.too_long else ""
-                        raise error_from_code(event.code, event.error + advice)
+                self.take(event, client.load_s)
         finally:
             self.status.clear()
             if self.interrupted and not self.heard:  # it may be in the middle of something long
                 host.process.kill()
             await client.close()
+
+    def take(self, event: Event, load_s: float) -> None:
+        """What the engine says.
+
+        Raises:
+            EdgechatError: there is no answer.
+        """
+        match event:
+            case Prefilled():
+                self.status.show(f"reading {event.done} of {event.total} tokens")
+            case Delta():
+                self.write(event.text)
+            case Note():
+                self.note(event.text)
+            case Summarizing() if not self.result.text:  # else the line holds the answer
+                self.status.show("summing up what leaves the context")
+            case Evicted():
+                self.result.window = Unseen(
+                    event.messages,
+                    event.cut,
+                    event.n_lost,
+                    event.n_pinned,
+                    event.n_kept,
+                    event.summary,
+                )
+            case Finished():
+                self.finish(event, load_s)
+            case Refused():
+                advice = ", or have its middle cut (--overflow window)" if event.too_long else ""
+                raise error_from_code(event.code, event.error + advice)
 
     def write(self, text: str) -> None:
         """More of the answer."""

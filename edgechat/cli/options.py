@@ -21,6 +21,14 @@ DraftOption = Annotated[
         "--draft", metavar="MODEL|ngram|auto|off", help="What drafts tokens for the model to verify."
     ),
 ]
+SummarizeOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--summarize/--no-summarize",
+        help="When the context is full, the model sums up what leaves it, and goes on with that.",
+        show_default=False,
+    ),
+]
 GPULayersOption = Annotated[
     int | None, typer.Option("--gpu-layers", min=-1, max=2**16, help="Layers on the GPU; -1: all that fit.")
 ]
