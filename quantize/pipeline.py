@@ -422,6 +422,7 @@ def _quantize(
             keys=() if made is None else made.keys,
         )
         native.run(order, tell)
+        choice.check_kept(path)
         _deliver(path, output, progress)
 
 

@@ -94,7 +94,8 @@ def rounded(rows: Floats) -> Floats:
     blocks = padded.reshape(n, -1, BLOCK)
     step = np.abs(blocks).max(-1, keepdims=True) / LEVELS
     step[step == 0] = 1
-    return (np.rint(blocks / step) * step).reshape(n, -1)[:, :columns]
+    result: Floats = (np.rint(blocks / step) * step).reshape(n, -1)
+    return result[:, :columns]
 
 
 def _encoded(values: Floats, kind: GGMLType) -> Stored:

@@ -39,12 +39,13 @@ GROUPS = 32
 """About as many groups of tensors are disturbed, a run of the model on a few hundred tokens each."""
 
 FILE_TYPES = {
-    GGMLType.F16: 1, GGMLType.BF16: 32, GGMLType.Q4_0: 2, GGMLType.Q4_1: 3, GGMLType.Q8_0: 7,
+    GGMLType.Q4_0: 2, GGMLType.Q4_1: 3, GGMLType.Q8_0: 7,
     GGMLType.Q5_0: 8, GGMLType.Q5_1: 9, GGMLType.Q2_K: 10, GGMLType.Q3_K: 12, GGMLType.Q4_K: 15,
     GGMLType.Q5_K: 17, GGMLType.Q6_K: 18, GGMLType.IQ2_XXS: 19, GGMLType.IQ2_XS: 20, GGMLType.IQ3_XXS: 23,
     GGMLType.IQ4_NL: 25, GGMLType.IQ3_S: 26, GGMLType.IQ2_S: 28, GGMLType.IQ4_XS: 30,
 }  # fmt: skip
-"""`llama_ftype` of a file that is mostly of a type."""
+"""`llama_ftype` of a file that is mostly of a type. Those in 16 bits are not there: llama.cpp would make all
+tensors of that type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,12 +278,12 @@ def choose_mix(
 
 
 def file_type(tensors: Iterable[OutputTensor]) -> int:
-    """`llama_ftype` of a mix: that of the type which holds most of the weights."""
+    """`llama_ftype` of a mix: of the type that holds most of the quantized weights."""
     weights: Counter[GGMLType] = Counter()
     for tensor in tensors:
         if len(tensor.shape) > 1 and tensor.type in FILE_TYPES:
             weights[tensor.type] += tensor.n_elements
-    return FILE_TYPES[weights.most_common(1)[0][0]] if weights else 0
+    return FILE_TYPES[weights.most_common(1)[0][0] if weights else GGMLType.Q8_0]
 
 
 def shares(tensors: Iterable[OutputTensor]) -> tuple[Share, ...]:

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from models.ggml_types import BLOCKS, GGMLType
+from models.gguf import read_header
 from quantize import native
 from quantize.budget import Budget
-from quantize.errors import BadRequest
+from quantize.errors import BadRequest, NativeFailure
 from quantize.formats.gguf import OutputTensor, encode, padded
 from quantize.importance import Made
 from quantize.measure import Told
@@ -73,6 +74,22 @@ class Choice:
     def pairs(self) -> tuple[tuple[str, int], ...]:
         """As `native.Order` takes them."""
         return tuple((name, int(kind)) for name, kind in self.types.items())
+
+    def check_kept(self, path: Path) -> None:
+        """See that llama.cpp did as it was told.
+
+        Raises:
+            NativeFailure: another version of it might not.
+        """
+        if self.mix is None:
+            return
+        became = {tensor.name: tensor.type for tensor in read_header(path).tensors}
+        odd = [name for name, kind in self.types.items() if became.get(name) is not kind]
+        if odd:
+            raise NativeFailure(
+                f"llama.cpp gave {len(odd)} tensors other types than were chosen, the first is {odd[0]}: "
+                "give --type instead"
+            )
 
 
 class Chooser:

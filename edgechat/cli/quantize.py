@@ -183,9 +183,9 @@ def quantize(
     with _stopped_by_sigterm(), _shown(quiet=quiet) as progress:
         result = run(request, progress, say)
     if not quiet:
-        _summary(result)
         if wishes:
             show_types(result)
+        _summary(result)
     if as_json:
         json_object(_record(result))
     else:

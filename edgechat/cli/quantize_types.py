@@ -1,11 +1,11 @@
 """`edgechat quantize`: which types the tensors of a GGUF file get."""
 
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgechat.cli.output import note
 from edgechat.errors import UsageError
 
 if TYPE_CHECKING:
@@ -130,9 +130,11 @@ def show_types(result: "Result") -> None:
     from quantize.plan import human
 
     width = max(len(share.type) for share in result.types)
-    for share in result.types:
-        tensors = f"{share.n_tensors} tensor{'s' if share.n_tensors > 1 else ''}"
-        note(f"  {share.type:{width}}  {tensors:>12}  {human(share.n_bytes):>8}")
+    rows = (
+        f"  {share.type:{width}}  {share.n_tensors:5} tensors  {human(share.n_bytes):>8}"
+        for share in result.types
+    )
+    print("\n".join(rows), file=sys.stderr, flush=True)
 
 
 def types_record(result: "Result") -> list[dict[str, Any]]:
