@@ -5,7 +5,8 @@ the a from 0 to 1 that leaves the outputs closest to what they were. The paper r
 Here the outputs' error is computed from the inputs' Hessian H: the mean square error that a change D of the
 weights makes is tr(D H D^T), exactly, whatever the inputs were.
 
-Afterwards the range of each group is searched (the paper's clipping), and the weights are rounded.
+Afterwards the range of each group is searched (the paper's clipping), by the same measure, and the weights
+are rounded.
 """
 
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -200,4 +201,4 @@ def quantize_matrix(
     """
     if scales is not None:
         hessian = hessian / (scales[:, None] * scales[None, :])
-    return round_matrix(weight, settings.grid, hessian)
+    return round_matrix(weight, settings.grid, hessian, whole=True)

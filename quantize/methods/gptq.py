@@ -240,13 +240,7 @@ class _Solver:
         if stop < block.stop:
             wanted.addmm_(self.ratios[later, start:stop].t(), self.error[later])
         of = self.groups[start:stop]
-        low: list[float] | Sequence[torch.Tensor] = [-float(self.grid.middle)] * (stop - start)
-        high: list[float] | Sequence[torch.Tensor] = [float(self.grid.top - self.grid.middle)] * (
-            stop - start
-        )
-        if not self.grid.symmetric:
-            zeros = self.zeros[of]
-            low, high = (-zeros).unbind(), (self.grid.top - zeros).unbind()
+        low, high = self._limits(of)
         ratios = self.ratios[start:stop, start:stop].t().contiguous()
         error = self.error[start:stop]
         wanteds, steps, scales = wanted.unbind(), block.steps[here].unbind(), self.scales[of].unbind()

@@ -129,8 +129,7 @@ def _search(
     best_error = groups.new_full(groups.shape[:2], torch.inf)
     best_scale = groups.new_ones(groups.shape[:2])
     best_zero = groups.new_full(groups.shape[:2], float(settings.middle))
-    candidates = _symmetric(groups, settings) if settings.symmetric else _asymmetric(groups, settings)
-    for scale, zero in candidates:
+    for scale, zero in candidates(groups, settings):
         wide = scale[..., None]
         torch.div(groups, wide, out=buffer)
         buffer.round_()
@@ -145,6 +144,11 @@ def _search(
         best_scale = torch.where(better, scale, best_scale)
         best_zero = torch.where(better, zero, best_zero)
     return best_scale, best_zero
+
+
+def candidates(groups: torch.Tensor, settings: GridSettings) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The grids to try for groups [n, G, g]: scales and zero points, [n, G] each; the full range first."""
+    return _symmetric(groups, settings) if settings.symmetric else _asymmetric(groups, settings)
 
 
 def _symmetric(groups: torch.Tensor, settings: GridSettings) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

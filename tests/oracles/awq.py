@@ -47,3 +47,43 @@ def output_errors(
         got = (inputs / scales) @ rounded(weight * scales, bits, group_size).T
         errors.append(float(((got - wanted) ** 2).mean(0).sum()))
     return errors
+
+
+def best_ranges(
+    row: Doubles, hessian: Doubles, candidates: list[list[Doubles]], sweeps: int
+) -> tuple[list[int], list[float]]:
+    """Which candidate each group of a row takes, one group after the other by the whole error D H D^T.
+
+    Args:
+        row: [K].
+        hessian: [K, K].
+        candidates: of each group, what its weights become.
+        sweeps: times that all groups are gone through, after each has taken the best by itself.
+
+    Returns:
+        The numbers of the candidates, and the error after the beginning and after each sweep.
+    """
+
+    def error(chosen: list[int | None]) -> float:
+        change = np.zeros_like(row)
+        size = len(row) // len(chosen)
+        for group, number in enumerate(chosen):
+            if number is not None:
+                part = slice(group * size, (group + 1) * size)
+                change[part] = candidates[group][number] - row[part]
+        return float(change @ hessian @ change)
+
+    def best(chosen: list[int | None], group: int) -> int:
+        errors = [
+            error([*chosen[:group], number, *chosen[group + 1 :]]) for number in range(len(candidates[group]))
+        ]
+        return int(np.argmin(errors))
+
+    nobody: list[int | None] = [None] * len(candidates)
+    chosen: list[int | None] = [best(nobody, group) for group in range(len(candidates))]
+    errors = [error(chosen)]
+    for _ in range(sweeps):
+        for group in range(len(candidates)):
+            chosen[group] = best(chosen, group)
+        errors.append(error(chosen))
+    return [number for number in chosen if number is not None], errors
