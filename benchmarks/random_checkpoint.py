@@ -95,14 +95,14 @@ def contents(options: argparse.Namespace) -> Iterator[dict[str, tuple[int, ...]]
 
 
 def made(generator: np.random.Generator, shape: tuple[int, ...]) -> Tensor:
-    """Random weights; norms of ones."""
+    """Random weights, each one of 65,536 normal numbers; norms of ones."""
     if len(shape) == 1:
         return Tensor(to_bfloat16(np.ones(shape, np.float32)), "BF16")
+    drawn = to_bfloat16(generator.standard_normal(2**16, np.float32) * np.float32(0.02))
     values = np.empty(shape, np.uint16)
     for start in range(0, shape[0], 4096):
         rows = values[start : start + 4096]
-        drawn = generator.standard_normal(rows.shape, np.float32) * np.float32(0.02)
-        rows[:] = to_bfloat16(drawn)
+        np.take(drawn, generator.integers(0, 2**16, rows.shape, np.uint16), out=rows)
     return Tensor(values, "BF16")
 
 
