@@ -8,6 +8,7 @@ How much an error matters depends on where it is. So groups of tensors are distu
 it is seen how far the model's answers go from what they were (quantize/sensitivity.py).
 """
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -103,6 +104,8 @@ def measure(order: Order, told: Told) -> Measured:
 
 def main() -> int:
     """Do the order that stdin brings."""
+    # Threads that wait for each other spin: beside other programs that costs more than all the computing.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
     def work(job: child.Message, report: child.Tell) -> int:
         questions = tuple(
