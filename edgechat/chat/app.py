@@ -108,13 +108,13 @@ class ChatApp(App[None]):
         self._watch_signals()
         self._type_what_was_kept()
         self.controller.start()
-        if self.setup.history.notice:
-            self.controller.notice(self.setup.history.notice, Severity.WARNING)
         if self.setup.resume is not None:
             try:
                 await self.controller.resume(self.setup.resume)
             except EdgechatError as error:
                 self.controller.notice(f"{error}. This is a new conversation.", Severity.WARNING)
+        if self.setup.history.notice:  # after the conversation, which clears the transcript
+            self.controller.notice(self.setup.history.notice, Severity.WARNING)
 
     async def close(self) -> None:
         """After the app has ended: save what there is and end the engine."""

@@ -12,7 +12,7 @@ class CalmTheme(HighlightTheme):
     """Keywords, strings, numbers and comments; all else is text."""
 
     STYLES = {  # noqa: RUF012 - as the base declares it
-        Token.Comment: "$foreground 50% italic",
+        Token.Comment: "$foreground 62% italic",
         Token.Keyword: "$text-primary",
         Token.Keyword.Constant: "$text-warning",
         Token.Operator.Word: "$text-primary",

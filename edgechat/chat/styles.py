@@ -1,10 +1,10 @@
 """Styles of text beside the themes' own colours, for any theme, dark or light."""
 
-MUTED = "$foreground 65%"
+MUTED = "$foreground 74%"
 """What is read second."""
-FAINT = "$foreground 40%"
+FAINT = "$foreground 62%"
 """What is read when it is looked for."""
-KEY = "bold $foreground 85%"
+KEY = "bold $foreground 92%"
 """The name of a key."""
 LINE = "$border-blurred"
 """Lines and empty parts of a meter."""

@@ -34,6 +34,8 @@ from edgechat.errors import EdgechatError
 
 FRAME_S = 1 / 20
 """Pieces of an answer are drawn this often; Textual's Markdown keeps up with no more."""
+MANY_LINES = 8
+"""More lines of a question than this are not in sight together."""
 Hint = tuple[str, str]
 
 
@@ -88,6 +90,13 @@ class ChatScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """Top to bottom."""
+        # Textual sets these with the first resize: after the first frame, which would jump.
+        width, height = self.app.size
+        for breakpoints, length in (
+            (self.HORIZONTAL_BREAKPOINTS, width),
+            (self.VERTICAL_BREAKPOINTS, height),
+        ):
+            self.add_class(max(point for point in breakpoints if point[0] <= length)[1])
         yield Center(self._top)
         yield self.transcript
         yield Center(self.prompt)
@@ -152,6 +161,8 @@ class ChatScreen(Screen[None]):
     def _show_hint(self) -> None:
         status = self.controller.status
         hints: list[Hint] = []
+        if (n_lines := self.prompt.area.document.line_count) > MANY_LINES:
+            hints.append((f"{n_lines:,}", "lines"))
         if status.busy:
             hints.append(("Esc", "stop"))
         elif status.state in {State.LOADING, State.RESTARTING}:
@@ -172,6 +183,10 @@ class ChatScreen(Screen[None]):
             )
 
     # --- from the person
+
+    @on(PromptArea.Changed)
+    def _typed(self) -> None:
+        self._show_hint()
 
     @on(PromptArea.Sent)
     async def _sent(self, event: PromptArea.Sent) -> None:

@@ -15,9 +15,11 @@ from textual.widgets.option_list import Option
 
 from edgechat.chat.plain import one_line
 from edgechat.chat.screens.confirm import ConfirmScreen
-from edgechat.chat.screens.dialog import Dialog
+from edgechat.chat.screens.dialog import CLOSE, Dialog
 from edgechat.chat.styles import KEY, MUTED
 from edgechat.history import Found, HistoryError, HistoryStore
+
+HINT = Content.assemble(("Enter", KEY), " open   ", ("Ctrl+D", KEY), " delete   ", CLOSE)
 
 
 def when(moment: float, now: float) -> str:
@@ -40,6 +42,7 @@ def describe(found: Found, now: float, *, current: bool) -> Content:
         when(conversation.updated, now),
         f"{count} message{'' if count == 1 else 's'}",
         one_line(conversation.model),
+        f"no. {conversation.id}",
     ]
     below = one_line(found.excerpt) or "  ·  ".join(details)
     marker = ("● ", "$primary") if current else "  "
@@ -84,17 +87,7 @@ class ConversationsScreen(Dialog[int]):
             yield search
             yield OptionList(id="found", compact=True)
             yield Static(Content(""), id="nothing")
-            yield Static(
-                Content.assemble(
-                    ("Enter", KEY),
-                    " open   ",
-                    ("Ctrl+D", KEY),
-                    " delete   ",
-                    ("Esc", KEY),
-                    " close",
-                ),
-                classes="dialog--hint",
-            )
+            yield Static(CLOSE, classes="dialog--hint")
 
     def on_mount(self) -> None:
         """List all, newest first."""
@@ -124,6 +117,7 @@ class ConversationsScreen(Dialog[int]):
         nothing.update(Content("Nothing found." if text.strip() else "No conversations yet."))
         nothing.display = not self._found
         found.display = bool(self._found)
+        self.query_one(".dialog--hint", Static).update(HINT if self._found else CLOSE)
         if self._found:
             found.highlighted = min(highlighted or 0, len(self._found) - 1)
 

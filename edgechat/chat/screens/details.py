@@ -10,8 +10,7 @@ from textual.widgets import Static
 
 from edgechat.chat.entries import Entry
 from edgechat.chat.plain import one_line
-from edgechat.chat.screens.dialog import Dialog
-from edgechat.chat.styles import KEY
+from edgechat.chat.screens.dialog import CLOSE, Dialog
 from edgechat.history import Receipt
 from edgechat.records import Speculation, Timings
 
@@ -70,7 +69,8 @@ def _drafting(speculation: Speculation | None) -> list[Row]:
         steps = f"{speculation.tokens_per_step:.2f} tokens a step, ×{speculation.speedup:.2f}"
         rows.append(("Gain", f"{steps} against plain decoding (expected ×{speculation.predicted:.2f})"))
     if speculation.reason:
-        rows.append(("Now off", one_line(speculation.reason)))
+        reason = one_line(speculation.reason)
+        rows.append(("Now off", reason) if rows else ("Drafts", f"off: {reason}"))
     return rows or [("Drafts", "none")]
 
 
@@ -101,7 +101,11 @@ class DetailsScreen(Dialog[None]):
                     with Horizontal(classes="details--row"):
                         yield Static(Content(name), classes="details--name")
                         yield Static(Content(value), classes="details--value")
-            yield Static(Content.assemble(("Esc", KEY), " close"), classes="dialog--hint")
+            yield Static(CLOSE, classes="dialog--hint")
+
+    def on_mount(self) -> None:
+        """Say how to scroll, where there is more than is in sight."""
+        self.tell_of_scrolling(self.query_one("#details-rows"))
 
     def action_scroll(self, lines: int) -> None:
         """Scroll by lines."""

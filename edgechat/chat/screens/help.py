@@ -8,8 +8,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from edgechat.chat.screens.dialog import Dialog
-from edgechat.chat.styles import KEY
+from edgechat.chat.screens.dialog import CLOSE, Dialog
 
 SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
@@ -87,7 +86,11 @@ class HelpScreen(Dialog[None]):
                             yield Static(Content(keys), classes="help--keys")
                             yield Static(Content(what), classes="help--what")
                 yield Static(Content("\n\n").join(Content(note) for note in NOTES), classes="help--notes")
-            yield Static(Content.assemble(("Esc", KEY), " close"), classes="dialog--hint")
+            yield Static(CLOSE, classes="dialog--hint")
+
+    def on_mount(self) -> None:
+        """Say how to scroll, where there is more than is in sight."""
+        self.tell_of_scrolling(self.query_one("#help-text"))
 
     def action_scroll(self, lines: int) -> None:
         """Scroll by lines."""

@@ -48,13 +48,13 @@ def status_line(status: ChatStatus, width: int, frame: int | None = None) -> Con
 
 
 def _left(status: ChatStatus, detail: int, frame: int | None) -> Content:
-    word, colour = _WORDS[status.state]
+    word, colour = ("summing up", "$primary") if status.summing_up else _WORDS[status.state]
     moving = frame is not None and status.state not in {State.IDLE, State.UNAVAILABLE}
     sign = SPINNER[(frame or 0) % len(SPINNER)] if moving else "●"
     if status.progress is not None:
         word = f"{word} {status.progress:.0%}"
     model = one_line(status.model)
-    longest = (12, 12, 24, 24, 40)[detail]
+    longest = (12, 12, 28, 40, 40)[detail]
     if len(model) > longest:
         model = model[: longest - 1] + "…"
     parts: list[Part] = [(model, "$foreground")]

@@ -38,6 +38,18 @@ class Example(Static):
         self.post_message(self.Chosen(self._text))
 
 
+class Keys(Static):
+    """What the first keys do, on one line: as many of them as fit."""
+
+    def render(self) -> Content:
+        """The line."""
+        for gap, keys in (("   ", KEYS), ("  ", KEYS), ("  ", (*KEYS[:2], KEYS[-1])), ("  ", KEYS[-1:])):
+            line = Content(gap).join(Content.assemble((key, KEY), " ", (what, MUTED)) for key, what in keys)
+            if line.cell_length <= self.content_size.width:
+                break
+        return line
+
+
 class Welcome(Vertical):
     """A name, a promise, three questions and four keys."""
 
@@ -56,10 +68,7 @@ class Welcome(Vertical):
         yield Static(Content("Try one of these"), classes="welcome--label")
         for text in EXAMPLES:
             yield Example(text)
-        yield Static(
-            Content("   ").join(Content.assemble((key, KEY), " ", (what, MUTED)) for key, what in KEYS),
-            classes="welcome--keys",
-        )
+        yield Keys(classes="welcome--keys")
 
     def on_mount(self) -> None:
         """Say which model it is."""

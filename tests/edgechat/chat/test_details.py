@@ -44,7 +44,7 @@ def test_an_old_answer_of_which_little_is_known() -> None:
 def test_why_nothing_is_drafted() -> None:
     off = Speculation(9, 9, 0, 0, 1.0, 1.0, 1.0, "a step of the draft costs more than it brings")
     rows = details(Entry(1, Kind.ASSISTANT, "x", receipt=Receipt(speculation=off)), 0)
-    assert rows[-1] == ("Now off", "a step of the draft costs more than it brings")
+    assert rows[-1] == ("Drafts", "off: a step of the draft costs more than it brings")
     assert "Gain" not in dict(rows)
 
 
