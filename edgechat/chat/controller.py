@@ -239,6 +239,8 @@ class ChatController:
         sampling = self.options.sampling
         if sampling.seed is None:  # drawn here, so that the person can be told
             sampling = msgspec.structs.replace(sampling, seed=secrets.randbits(32))
+        unseen = self._dialogue.unseen
+        summary = unseen.summary if self.options.summarize else ""
         return Generate(
             id=0,  # the engine's client numbers its requests
             messages=prompt.messages,
@@ -246,6 +248,9 @@ class ChatController:
             max_tokens=self.options.max_tokens,
             conversation=self._dialogue.key,
             overflow="window",  # a conversation never ends because a message is long
+            summarize=self.options.summarize,
+            summary=summary,
+            summarized=0 if unseen.key is None or not summary else prompt.n_up_to(unseen.key),
         )
 
     async def _run(self, turn: Turn) -> None:

@@ -77,7 +77,7 @@ class Dialogue:
             self._recorder.forget()
         self._show(entries, conversation.system_prompt, conversation.title)
         unseen = [e.key for e in entries if (e.saved_id or 0) <= conversation.unseen_until]
-        self.set_unseen(unseen[-1] if unseen else None)
+        self.set_unseen(unseen[-1] if unseen else None, conversation.summary)
         if entries and conversation.model not in ("", self._model):
             self.notice(f"This began with {conversation.model}; from here on {self._model} answers.")
 
@@ -188,14 +188,19 @@ class Dialogue:
             self._noted.add(kind)
             self.notice(text)
 
-    def set_unseen(self, key: int | None) -> None:
-        """The model no longer sees what is up to this entry; None: it sees all."""
+    def set_unseen(self, key: int | None, summary: str = "") -> None:
+        """The model no longer sees what is up to this entry, but a summary of it; None: it sees all."""
         upto = [] if key is None else [e for e in self.entries if e.key <= key and e.kind is not Kind.NOTICE]
-        unseen = Unseen(upto[-1].key, len(upto)) if upto else Unseen(None)
+        unseen = Unseen(upto[-1].key, len(upto), summary) if upto else Unseen(None)
         if unseen != self._unseen:
             self._unseen = unseen
-            self._recorder.set_unseen(upto[-1] if upto else None)
+            self._recorder.set_unseen(upto[-1] if upto else None, unseen.summary)
             self._announcer.tell(unseen)
+
+    @property
+    def unseen(self) -> Unseen:
+        """What the model no longer sees."""
+        return self._unseen
 
     # --- inside
 

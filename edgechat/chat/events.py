@@ -44,7 +44,9 @@ class ChatStatus:
     speculation: Speculation | None = None
     """What drafting did for the last answer; None while one is under way."""
     n_pinned: int = 0
-    """Of the tokens in use, the ones that always stay; 0 until something had to go."""
+    """Of the tokens in use, the ones that always stay; 0 before the first answer."""
+    summing_up: bool = False
+    """The answer waits for the model to sum up what leaves the context."""
 
     @property
     def busy(self) -> bool:
@@ -97,6 +99,8 @@ class Unseen:
     """The last entry that it doesn't see; None where it sees all."""
     n_messages: int = 0
     """How many messages there are up to it."""
+    summary: str = ""
+    """What the model wrote of them, and sees in their place; "" for nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,3 +16,5 @@ class ChatOptions:
     system_prompt: str = ""
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     max_tokens: int = 0
+    summarize: bool = False
+    """The model sums up what leaves the context."""

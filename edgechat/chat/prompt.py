@@ -24,6 +24,10 @@ class Prompt:
         keys = [key for i in messages if i < len(self.keys) for key in self.keys[i]]
         return max(keys, default=None)
 
+    def n_up_to(self, last: int) -> int:
+        """How many messages there are up to the entry of key `last`, the system prompt among them."""
+        return sum(1 for keys in self.keys if all(key <= last for key in keys))
+
 
 def build_prompt(entries: Iterable[Entry], system_prompt: str) -> Prompt:
     """Make the prompt.

@@ -150,12 +150,13 @@ class Recorder:
             with self._reporting(), contextlib.suppress(ConversationGone):
                 self.store.update(self.conversation.id, system_prompt=text)
 
-    def set_unseen(self, entry: Entry | None) -> None:
-        """Save which message is the last that the model no longer sees; None: it sees all."""
+    def set_unseen(self, entry: Entry | None, summary: str = "") -> None:
+        """Save which message is the last that the model no longer sees, and what it wrote of those; None: it
+        sees all."""
         if self.conversation is not None:
             number = 0 if entry is None or entry.saved_id is None else entry.saved_id
             with self._reporting(), contextlib.suppress(ConversationGone):
-                self.store.update(self.conversation.id, unseen_until=number)
+                self.store.update(self.conversation.id, unseen_until=number, summary=summary)
 
     def _gone(self) -> None:
         self.conversation = None

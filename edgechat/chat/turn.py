@@ -9,7 +9,16 @@ from edgechat.chat.answer import Answer
 from edgechat.chat.dialogue import Dialogue
 from edgechat.chat.entries import Entry, Severity
 from edgechat.chat.events import GivenBack, Grew, State
-from edgechat.engine.process.messages import Delta, Event, Evicted, Finished, Note, Prefilled, Refused
+from edgechat.engine.process.messages import (
+    Delta,
+    Event,
+    Evicted,
+    Finished,
+    Note,
+    Prefilled,
+    Refused,
+    Summarizing,
+)
 from edgechat.errors import EdgechatError, EngineCrashedError
 from edgechat.history import Status
 from edgechat.records import FinishReason
@@ -102,12 +111,15 @@ class Turn:
                     self._dialogue.note_once(kind, text)
             case Evicted():
                 self._take_evicted(event)
+            case Summarizing():
+                announcer.set(summing_up=True, progress=None)
             case Finished():
                 answer.status = _ENDED[event.reason]
                 answer.timings = event.timings
                 answer.speculation = event.speculation
                 answer.n_tokens = len(event.tokens)
                 answer.n_context = event.n_context
+                answer.n_pinned = event.n_pinned or answer.n_pinned
             case Refused(error=error):
                 answer.refusal = error
             case _:
@@ -118,9 +130,9 @@ class Turn:
         answer.window_told = True
         answer.n_prompt = event.n_kept - answer.n_tokens  # so that the meter goes on from what stays
         answer.n_pinned, answer.n_lost = event.n_pinned, event.n_lost
-        self._announcer.set(n_context=event.n_kept, n_pinned=event.n_pinned)
+        self._announcer.set(n_context=event.n_kept, n_pinned=event.n_pinned, summing_up=False)
         last = answer.prompt.last_of(event.messages)
-        self._dialogue.set_unseen(last)
+        self._dialogue.set_unseen(last, event.summary)
         if last is None and answer.window_note:  # parts of messages went, which no line can show
             self._dialogue.note_once("window", answer.window_note)
         answer.window_note = ""
@@ -143,7 +155,6 @@ class Turn:
         answer, announcer = self.answer, self._announcer
         if not answer.window_told:  # else it would have been, before the first word
             self._dialogue.set_unseen(None)
-            announcer.set(n_pinned=0)
         self._dialogue.supersede(answer.replaced)
         answer.replaced = ()
         entry = self._dialogue.begin_answer(lambda: answer.text)
@@ -168,6 +179,7 @@ class Turn:
             )
         else:
             self._dialogue.put_back(answer.replaced)  # the old answer is better than none
+        self._announcer.set(summing_up=False)
         if answer.timings is not None:
             self._announcer.set(
                 ttft_s=answer.timings.ttft_s,

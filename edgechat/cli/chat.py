@@ -12,6 +12,7 @@ from edgechat.cli.options import (
     MaxTokensOption,
     MinPOption,
     SeedOption,
+    SummarizeOption,
     TemperatureOption,
     ThreadsOption,
     TopKOption,
@@ -44,6 +45,7 @@ def chat(
     threads: ThreadsOption = None,
     kv_type: KVTypeOption = None,
     draft: DraftOption = None,
+    summarize: SummarizeOption = None,
     gpu_layers: GPULayersOption = None,
     theme: Annotated[str | None, typer.Option(help="Colours: dark or light; remembered.")] = None,
 ) -> None:
@@ -123,6 +125,7 @@ def chat(
             system_prompt=config.chat.system_prompt if system is None else system,
             sampling=sampling,
             max_tokens=config.sampling.max_tokens if max_tokens is None else max_tokens,
+            summarize=config.engine.summarize if summarize is None else summarize,
         ),
         theme=memory,
         resume=None if going_on is None else going_on.id,

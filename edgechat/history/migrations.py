@@ -53,10 +53,16 @@ def m003_model_path(db: sqlite3.Connection) -> None:
     db.execute("ALTER TABLE conversations ADD COLUMN model_path TEXT NOT NULL DEFAULT ''")
 
 
+def m004_summary(db: sqlite3.Connection) -> None:
+    """What the model wrote of the messages that it no longer sees."""
+    db.execute("ALTER TABLE conversations ADD COLUMN summary TEXT NOT NULL DEFAULT ''")
+
+
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     m001_conversations,
     m002_window_and_receipts,
     m003_model_path,
+    m004_summary,
 )
 
 

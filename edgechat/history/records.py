@@ -69,6 +69,8 @@ class Conversation(msgspec.Struct, frozen=True):
     """Number of the last message that the model no longer sees; 0 where it sees all."""
     model_path: str = ""
     """The model's file; "" in conversations that an older edgechat began."""
+    summary: str = ""
+    """What the model wrote of the messages up to `unseen_until`; "" for nothing."""
 
 
 class Found(msgspec.Struct, frozen=True):

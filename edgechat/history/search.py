@@ -9,7 +9,7 @@ from edgechat.history.records import Conversation, Found
 COLUMNS = """
     c.id, c.title, c.model, c.system_prompt, c.created, c.updated,
     (SELECT count(*) FROM messages WHERE conversation_id = c.id AND NOT superseded),
-    c.unseen_until, c.model_path
+    c.unseen_until, c.model_path, c.summary
 """
 """Of a conversation `c`, in the order of the record's fields."""
 _NEWEST_FIRST = f"SELECT {COLUMNS} FROM conversations c ORDER BY c.updated DESC, c.id DESC"

@@ -88,6 +88,7 @@ class HistoryStore:
         model: str | None = None,
         system_prompt: str | None = None,
         unseen_until: int | None = None,
+        summary: str | None = None,
     ) -> None:
         """Change what is given; the rest stays.
 
@@ -98,8 +99,8 @@ class HistoryStore:
             cursor = db.execute(
                 "UPDATE conversations SET title = coalesce(?, title), model = coalesce(?, model), "
                 "system_prompt = coalesce(?, system_prompt), unseen_until = coalesce(?, unseen_until), "
-                "updated = ? WHERE id = ?",
-                (title, model, system_prompt, unseen_until, self._clock(), conversation_id),
+                "summary = coalesce(?, summary), updated = ? WHERE id = ?",
+                (title, model, system_prompt, unseen_until, summary, self._clock(), conversation_id),
             )
             _expect_row(cursor, conversation_id)
 

@@ -152,9 +152,9 @@ class Transcript(VerticalScroll, can_focus=False):
     async def _mark(self, unseen: Unseen) -> None:
         """Move the line; what is in sight below it stays in its place only where the end is followed."""
         with self.app.batch_update():
-            for key, n_messages in ((self._unseen.key, 0), (unseen.key, unseen.n_messages)):
-                if key in self._views:
-                    await self._views[key].mark(n_messages)
+            for old, n_messages in ((self._unseen, 0), (unseen, unseen.n_messages)):
+                if old.key in self._views:
+                    await self._views[old.key].mark(n_messages, old.summary)
         self._unseen = unseen
 
     def _show_welcome(self) -> None:
@@ -179,7 +179,7 @@ class Transcript(VerticalScroll, can_focus=False):
         await self.mount_all(views, before=before)
         for view in views:
             if view.entry.key == self._unseen.key:
-                await view.mark(self._unseen.n_messages)
+                await view.mark(self._unseen.n_messages, self._unseen.summary)
 
     async def _trim_top(self) -> None:
         excess = self._excess(self.live)

@@ -18,6 +18,7 @@ ENDINGS = {
     Status.FAILED: "cut short",
     Status.PARTIAL: "cut short",
 }
+SUMMARY_TITLE = "The model goes on with its own summary of it:"
 SIGNS = {Severity.INFORMATION: "·", Severity.WARNING: "!", Severity.ERROR: "×"}
 
 
@@ -45,13 +46,37 @@ class UnseenLine(Static):
         return Content.assemble(("─" * left, LINE), f" {words} ", ("─" * right, LINE))
 
 
+class SummaryFold(Static):
+    """What the model wrote of the messages above the line: one line of it, and with a click all."""
+
+    def __init__(self, text: str) -> None:
+        """`text`: the summary."""
+        super().__init__(classes="summary")
+        self._text = printable(text)
+        self._open = False
+
+    def render(self) -> Content:
+        """The beginning, or all."""
+        whole = f"{SUMMARY_TITLE} {self._text}"
+        if self._open:
+            return Content(f"▾ {whole}")
+        line = " ".join(whole.split())
+        width = max(self.content_size.width - 2, 1)
+        return Content(f"▸ {line if len(line) <= width else line[: width - 1].rstrip() + '…'}")
+
+    def on_click(self) -> None:
+        """Unfold, or fold."""
+        self._open = not self._open
+        self.refresh(layout=True)
+
+
 class EntryView(Vertical):
     """Base of the views."""
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(classes=f"entry {entry.kind}")
         self.entry = entry
-        self._line: UnseenLine | None = None
+        self._marks: list[Static] = []
 
     async def show(self, entry: Entry) -> None:
         """Show another version of the entry."""
@@ -60,14 +85,19 @@ class EntryView(Vertical):
     async def append_text(self, text: str) -> None:
         """More of the text came."""
 
-    async def mark(self, n_messages: int) -> None:
-        """Draw a line below: the model no longer sees this message, and `n_messages` in all; 0: no line."""
-        if self._line is not None:
-            await self._line.remove()
-            self._line = None
-        if n_messages:
-            self._line = UnseenLine(n_messages)
-            await self.mount(self._line)
+    async def mark(self, n_messages: int, summary: str = "") -> None:
+        """Draw a line below: the model no longer sees this message, and `n_messages` in all; 0: no line.
+
+        Args:
+            n_messages: how many it doesn't see.
+            summary: what it wrote of them, and sees in their place.
+        """
+        for widget in self._marks:
+            await widget.remove()
+        self._marks = [UnseenLine(n_messages)] if n_messages else []
+        if n_messages and summary:
+            self._marks.append(SummaryFold(summary))
+        await self.mount_all(self._marks)
 
 
 class QuestionView(EntryView):
