@@ -24,6 +24,9 @@ from quantize.progress import Progress, Stage, Step
 SAMPLES = 32
 LENGTH = 512
 
+KEYS_BYTES = 512
+"""More than `Made.keys` ever take in a header."""
+
 Say = Callable[[str], None]
 
 

@@ -17,10 +17,10 @@ from models.gguf import TensorInfo, read_header
 from models.packed import PackedCheckpoint
 from models.sizes import bits_per_weight
 from models.verify import verify_gguf
-from quantize import convert, importance, native
+from quantize import convert, gguf_receipt, importance, native
 from quantize.convert import Conversion
 from quantize.errors import BadRequest, NotEnoughDisk, OutputExists, SourceNotFound
-from quantize.formats.gguf import OutputTensor, data_bytes, header_bytes, write_tensor
+from quantize.formats.gguf import Encoded, OutputTensor, data_bytes, header_bytes, write_tensor
 from quantize.formats.repack import natural_target
 from quantize.importance import Made, Maker, Say, Wanted
 from quantize.partial import finish, partial, remove_stale
@@ -33,6 +33,8 @@ from quantize.type_choice import NO_WISHES, Choice, Chooser, Wishes, chosen, in_
 
 SUPERBLOCK = 256
 """Weights of a block in the K types and the smallest IQ types."""
+ADDED_KEYS_BYTES = gguf_receipt.PIECES_BYTES + importance.KEYS_BYTES
+"""At most what the receipt and the notes about an importance matrix take in the header."""
 AGAIN = (
     "the source is quantized already, and a second quantization costs quality: "
     "take the original checkpoint where you can"
@@ -103,9 +105,9 @@ def run(request: Request, progress: Progress = silent, say: Say = lambda text: N
     remove_stale(output)
     with open_checkpoint(source) as checkpoint, said_when_full(output):
         if isinstance(checkpoint, GGUFCheckpoint):
-            made = _from_gguf(checkpoint, request, output, progress, say)
+            made = _from_gguf(checkpoint, request, output, progress, say, begun=begun)
         else:
-            made = _from_folder(checkpoint, request, output, progress, say)
+            made = _from_folder(checkpoint, request, output, progress, say, begun=begun)
         source_bytes = sum(tensor.n_bytes for tensor in checkpoint.tensors.values())
     tensors = read_header(output).tensors
     return Result(
@@ -221,7 +223,7 @@ def _stem(source: Path) -> str:
 
 
 def _from_gguf(
-    checkpoint: GGUFCheckpoint, request: Request, output: Path, progress: Progress, say: Say
+    checkpoint: GGUFCheckpoint, request: Request, output: Path, progress: Progress, say: Say, *, begun: float
 ) -> _Written:
     verify_gguf(request.source)
     kinds = {tensor.type for tensor in checkpoint.tensors.values() if len(tensor.shape) > 1}
@@ -232,11 +234,11 @@ def _from_gguf(
     if request.target.direct is not None and not request.wishes:
         conversion = convert.from_gguf(checkpoint, request.target)
         with partial(output) as path:
-            header = header_bytes(conversion.metadata, conversion.tensors)
+            header = header_bytes(_with_room(conversion), conversion.tensors)
             check_disk(output.parent, len(header) + data_bytes(conversion.tensors))
             path.write_bytes(header)
             _fill(path, len(header), conversion, progress)
-            _deliver(path, output, progress)
+            _deliver(path, output, request, progress, begun=begun)
         return _Written(conversion.architecture, conversion.n_parameters, notes)
     tensors = [OutputTensor(one.name, one.shape, one.type) for one in checkpoint.tensors.values()]
     chooser = Chooser(
@@ -254,7 +256,7 @@ def _from_gguf(
     if choice.problem is not None:
         with _dense_copy(checkpoint, output, progress) as copy:
             choice = _chosen(choice, request, output, copy=copy, progress=progress, made=made)
-    _quantize(request.source, output, request, progress, choice, made=made, requantize=quantized)
+    _quantize(request.source, output, request, progress, choice, begun=begun, made=made, requantize=quantized)
     n_parameters = sum(tensor.n_elements for tensor in checkpoint.tensors.values())
     return _Written(checkpoint.header.architecture, n_parameters, notes, made, choice)
 
@@ -263,7 +265,8 @@ def _header_bytes(checkpoint: GGUFCheckpoint) -> int:
     """At most what llama.cpp writes before the data: it adds two keys where they are not there."""
     keys = ("general.file_type", "general.quantization_version")
     missing = [key for key in keys if key not in checkpoint.header.fields]
-    return checkpoint.header.n_header_bytes + sum(len(key) + 16 for key in missing)
+    added = sum(len(key) + 16 for key in missing)
+    return checkpoint.header.n_header_bytes + added + ADDED_KEYS_BYTES
 
 
 @contextmanager
@@ -303,7 +306,13 @@ def _chosen(
 
 
 def _from_folder(
-    checkpoint: SafetensorsCheckpoint, request: Request, output: Path, progress: Progress, say: Say
+    checkpoint: SafetensorsCheckpoint,
+    request: Request,
+    output: Path,
+    progress: Progress,
+    say: Say,
+    *,
+    begun: float,
 ) -> _Written:
     conversion = convert.from_folder(request.source, checkpoint, request.target)
     header = header_bytes(conversion.metadata, conversion.tensors)
@@ -320,10 +329,11 @@ def _from_folder(
     choice = None
     with partial(output) as path:
         if (request.target.direct is not None and not request.wishes) or conversion.is_repacked:
-            check_disk(output.parent, size)
+            header = header_bytes(_with_room(conversion), conversion.tensors)
+            check_disk(output.parent, len(header) + data_bytes(conversion.tensors))
             path.write_bytes(header)
             _fill(path, len(header), conversion, progress)
-            _deliver(path, output, progress)
+            _deliver(path, output, request, progress, begun=begun)
         else:
             # A file of that size without contents: enough for llama.cpp to say what each tensor becomes.
             with path.open("wb") as file:
@@ -331,7 +341,11 @@ def _from_folder(
                 file.truncate(size)
             weighted = request.importance is not None
             chooser = Chooser(
-                path, conversion.tensors, request.target, request.wishes, header_bytes=len(header)
+                path,
+                conversion.tensors,
+                request.target,
+                request.wishes,
+                header_bytes=len(header) + ADDED_KEYS_BYTES,
             )
             choice = chooser.settle(in_layers(weighted))
             check_disk(output.parent, chooser.most_bytes(choice, requantize=False, imatrix=weighted), size)
@@ -345,7 +359,7 @@ def _from_folder(
             choice = chooser.settle_by(made)
             if choice.problem is not None:
                 choice = _chosen(choice, request, output, copy=path, progress=progress, made=made)
-            _quantize(path, output, request, progress, choice, made=made, requantize=False)
+            _quantize(path, output, request, progress, choice, begun=begun, made=made, requantize=False)
     is_packed = isinstance(checkpoint, PackedCheckpoint) and bool(checkpoint.packed)
     if is_packed and not conversion.is_repacked and request.target.name not in {"f32", "f16", "bf16"}:
         notes = (*notes, AGAIN)
@@ -397,6 +411,7 @@ def _quantize(
     progress: Progress,
     choice: Choice,
     *,
+    begun: float,
     made: Made | None,
     requantize: bool,
 ) -> None:
@@ -419,18 +434,27 @@ def _quantize(
             dry_run=False,
             types=choice.pairs,
             imatrix=imatrix,
-            keys=() if made is None else made.keys,
+            keys=(*(() if made is None else made.keys), *gguf_receipt.reserved_pieces()),
         )
         native.run(order, tell)
         choice.check_kept(path)
-        _deliver(path, output, progress)
+        _deliver(path, output, request, progress, begun=begun, made=made)
 
 
-def _deliver(path: Path, output: Path, progress: Progress) -> None:
+def _with_room(conversion: Conversion) -> dict[str, Encoded]:
+    """The metadata, with room for the receipt."""
+    return {**conversion.metadata, gguf_receipt.KEY: gguf_receipt.reserved()}
+
+
+def _deliver(
+    path: Path, output: Path, request: Request, progress: Progress, *, begun: float, made: Made | None = None
+) -> None:
     """Check the finished file as one from strangers is checked, flush it, and give it its name."""
     header = verify_gguf(path)
     n = len(header.tensors)
     progress(Step(Stage.CHECK, n, n, output.name, header.file_size, header.file_size))
+    gguf_receipt.put(path, gguf_receipt.record_of(request.source, request.target, header, made, begun=begun))
+    verify_gguf(path)
     finish(path, output)
 
 

@@ -41,12 +41,12 @@ def test_all_types_are_there() -> None:
 
 
 def test_what_there_is_not() -> None:
-    """An unknown type lists the known; one that needs a matrix says what does without."""
+    """An unknown type lists the known."""
     with pytest.raises(BadRequest, match="there is no type 'q9': give one of f32, f16") as caught:
         target_of("q9")
-    assert all(name in str(caught.value) for name in USABLE)
-    with pytest.raises(BadRequest, match="iq2_xs needs an importance matrix"):
-        target_of("iq2_xs")
+    assert all(name in str(caught.value) for name in TARGETS)
+    assert target_of("IQ2-XS").needs_imatrix
+    assert "iq2_xs" not in USABLE
 
 
 def test_a_full_disk_is_said_in_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
