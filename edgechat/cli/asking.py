@@ -83,6 +83,8 @@ class Unseen(msgspec.Struct, frozen=True):
     context_tokens: int
     summary: str = ""
     """What the model wrote of what it does not see, and saw in its place; "" for nothing."""
+    about: bool = False
+    """`lost_tokens` is an estimate, as the text was too long to count."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -178,6 +180,7 @@ class Turn:
                     event.n_pinned,
                     event.n_kept,
                     event.summary,
+                    event.about,
                 )
             case Finished():
                 self.finish(event, load_s)

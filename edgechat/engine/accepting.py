@@ -60,17 +60,19 @@ class Accepting:
         if completion is not None:
             request = msgspec.structs.replace(request, messages=(), prompt=completion.text)
         self._lengths.check(request)
+        request, n_cut = self._lengths.cut(request)
         stop, plain = request.stop, self._plain is not None and bool(request.messages)
         if request.messages:
             rendered = self._renderer.render(request.messages, True)
             text, notes = rendered.text, tuple(rendered.notes)
         elif completion is not None:
-            text, notes = completion.text, completion.notes
+            text, notes = request.prompt, completion.notes
         else:
             text, notes = request.prompt, ()
         if plain:
             stop = (*stop, *PlainRenderer.stop)
         visible, key = self._visible(request, text)
+        visible.n_cut = n_cut
         turn = Turn(visible, self._tokenizer.piece, key=key, stop=stop, strip=plain, now=now)
         if not turn.tokens:
             raise UsageError("the prompt has no tokens: write something")

@@ -39,6 +39,8 @@ class Visible:
     holes: Holes = NONE
     """Those that are, by index."""
     known_ends: tuple[int | None, ...] = ()
+    n_cut: int = 0
+    """About how many tokens texts had that were taken out of the request unread: none of them is an index."""
     layout: Layout | None = None
     """Found when it is first needed: most conversations never fill the context."""
     spans: tuple[Span, ...] = ()
@@ -246,7 +248,8 @@ class Sliding:
             messages=gone,
             cut=cut,
             n_tokens=n_tokens,
-            n_lost=visible.holes.lost,
+            n_lost=visible.holes.lost + visible.n_cut,
+            about=visible.n_cut > 0,
             n_pinned=pinned,
             n_kept=len(visible.tokens),
             summary="" if filling is None else filling.text,
@@ -341,7 +344,8 @@ def sentence(event: Evicted, n_messages: int) -> str:
     if n_messages in event.cut:
         parts.append("the beginning of this answer")
     elif event.cut:
-        parts.append("the middle of the prompt" if n_messages else "a part of the text")
+        parts.append("the middle of your message" if n_messages else "a part of the text")
     what = " and ".join(parts) or "a part of the conversation"
+    about = "about " if event.about else ""
     instead = ", but a summary that it wrote" if event.summary else ""
-    return f"The context is full: the model no longer sees {what} ({event.n_lost:,} tokens){instead}."
+    return f"The context is full: the model no longer sees {what} ({about}{event.n_lost:,} tokens){instead}."

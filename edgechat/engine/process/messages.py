@@ -153,13 +153,15 @@ class Evicted(Message, frozen=True):
     n_tokens: int
     """Tokens that went now."""
     n_lost: int
-    """Tokens of the conversation that it doesn't see, in all."""
+    """Tokens of the conversation that it doesn't see, in all; see `about`."""
     n_pinned: int
     """Tokens at the start that always stay: the system prompt, the first tokens."""
     n_kept: int
     """Tokens of context in use after it, the pinned ones among them."""
     summary: str = ""
     """What the model wrote of what it doesn't see any more, and sees in its place; "" for nothing."""
+    about: bool = False
+    """`n_lost` is an estimate: a text was so long that its middle was not even tokenized."""
 
 
 class Summarizing(Message, frozen=True):

@@ -306,7 +306,7 @@ def test_a_prompt_longer_than_the_context(model, capfd):
     assert result["window"]["messages"] == []
     assert result["window"]["cut"] == [0]
     assert result["window"]["lost_tokens"] > 100
-    assert "middle of the prompt" in result["notes"][0]
+    assert "middle of your message" in result["notes"][0]
 
 
 def test_an_answer_longer_than_the_context(model, capfd):

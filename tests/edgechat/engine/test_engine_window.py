@@ -238,7 +238,7 @@ def test_a_prompt_longer_than_the_context_is_cut_if_asked() -> None:
     assert event.cut == (0,)
     assert event.n_kept == 200 - 16
     (note,) = bench.of(2, Note)
-    assert "middle of the prompt" in note.text
+    assert "middle of your message" in note.text
     bench.run()
     held = "".join(map(bench.runtime.tokenizer.name, bench.runtime.tokens(0)))
     assert held.startswith("<|im_start|>user\n[000][001]")
