@@ -98,7 +98,7 @@ def receipt_in(header: GGUFHeader) -> dict[str, Any] | None:
         return None
     try:
         record = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 

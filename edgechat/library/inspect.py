@@ -11,6 +11,7 @@ from models.gguf import GGUFHeader, LazyArray, TensorInfo, read_header
 from models.sizes import bits_per_weight
 from models.verify import check_kind, check_layout
 from models.verify_hyperparameters import MAX_LAYERS, check_hyperparameters
+from quantize.gguf_receipt import receipt_in
 
 RECEIPT = "edgechat-receipt.json"
 MAX_RECEIPT_BYTES = 2**24
@@ -149,7 +150,7 @@ def summarize(path: Path, name: str = "") -> ModelSummary:
         tokenizer=_tokenizer(header),
         vocab_size=len(tokens) if isinstance(tokens, LazyArray) else 0,
         licence=text(header, "general.license"),
-        receipt=_receipt(path),
+        receipt=_receipt(path) or receipt_in(header),
     )
 
 

@@ -12,8 +12,8 @@ import pytest
 from models.gguf import GGMLType, read_header
 from quantize import native
 from quantize.errors import NativeFailure
-from quantize.gguf_receipt import KEY, PIECES_BYTES, ROOM
 from quantize.formats.gguf import OutputTensor
+from quantize.gguf_receipt import KEY, PIECES_BYTES, ROOM
 from quantize.pipeline import Request, run
 from quantize.plan import USABLE, target_of
 from quantize.type_choice import NO_WISHES, Choice, Chooser
