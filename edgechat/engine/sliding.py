@@ -248,7 +248,7 @@ class Sliding:
             messages=gone,
             cut=cut,
             n_tokens=n_tokens,
-            n_lost=visible.holes.lost + visible.n_cut,
+            n_lost=three_figures(visible.holes.lost + visible.n_cut) if visible.n_cut else visible.holes.lost,
             about=visible.n_cut > 0,
             n_pinned=pinned,
             n_kept=len(visible.tokens),
@@ -333,6 +333,11 @@ def _period(tokens: Sequence[int]) -> int:
             border = borders[border - 1]
         borders.append(border + (tokens[border] == token))
     return len(tokens) - borders[-1]
+
+
+def three_figures(number: int) -> int:
+    """An estimate without figures that it doesn't know."""
+    return round(number, 3 - len(str(number)))
 
 
 def sentence(event: Evicted, n_messages: int) -> str:

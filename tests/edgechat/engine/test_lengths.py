@@ -98,6 +98,7 @@ def test_the_model_sees_the_same(raw: bool, monkeypatch: pytest.MonkeyPatch) -> 
         assert event.about is (long == 1000)
         assert ("(about " in note.text) is event.about
         assert event.n_lost == pytest.approx(len(TEXT), rel=0.05)
+        assert (event.n_lost % 100 == 0) is event.about, "no figures that it doesn't know"
         seen.append((bench.runtime.tokens(0), bench.text(1), event.n_kept, event.n_pinned, event.cut))
     assert seen[0] == seen[1]
 
