@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.gguf import GGUFHeader, ValueType, read_header
-from quantize.formats.gguf import Encoded, encode
+from quantize.formats.gguf import Encoded, OutputTensor, encode
 
 if TYPE_CHECKING:
     from quantize.importance import Made
     from quantize.plan import Target
+    from quantize.targets import Share
 
 KEY = "edgechat.receipt"
 PIECE = 127
@@ -133,9 +134,17 @@ def record_of(
         "parameters": n_parameters,
         "bytes": sum(tensor.n_bytes for tensor in header.tensors),
         "bits_per_weight": round(8 * sum(one.n_bytes for one in header.tensors) / n_parameters, 4),
+        "types": {share.type: [share.n_tensors, share.n_bytes] for share in _shares(header)},
         "seconds": round(time.monotonic() - begun, 3),
         "peak_memory": peak_memory(),
     }
+
+
+def _shares(header: GGUFHeader) -> "tuple[Share, ...]":
+    """How many tensors are of which type, and their bytes."""
+    from quantize.targets import shares
+
+    return shares(OutputTensor(one.name, one.shape[::-1], one.type) for one in header.tensors)
 
 
 def _versions() -> dict[str, str]:

@@ -26,6 +26,8 @@ from quantize.tensors import row_ranges
 
 BLOCK = 32
 LEVELS = 7
+PIECES = 4
+"""Of a large tensor so many are disturbed, of those that tensors are read in: the others stay."""
 SCORED = 2**25
 """Log-probabilities that are kept: 128 MiB."""
 
@@ -64,9 +66,12 @@ def _disturbed(
         The relative error, and what was there before.
     """
     noise = energy = 0.0
+    n_rows = 0
     undo: list[Piece] = []
     per_expert = stored.n_rows // (1 if weights is None or weights.ndim == 1 else len(weights))
-    for start, stop in row_ranges(stored, 1):
+    ranges = list(row_ranges(stored, 1))
+    for start, stop in ranges[:: -(-len(ranges) // PIECES)]:
+        n_rows += stop - start
         rows = checkpoint.stored_rows(stored.name, start, stop)
         values = to_float32(rows, stored.type)
         rough = _encoded(rounded(values), stored.type)
@@ -77,7 +82,8 @@ def _disturbed(
         offset = stored.offset + start * stored.row_bytes
         undo.append((offset, rows))
         _write(checkpoint.path, [(offset, rough)])
-    return noise / energy if energy > 0 else 0.0, undo
+    share = n_rows / stored.n_rows
+    return share * noise / energy if energy > 0 else 0.0, undo
 
 
 def _columns(weights: Floats | None, experts: npt.NDArray[np.int64]) -> Floats:

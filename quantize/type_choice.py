@@ -10,7 +10,7 @@ from models.gguf import read_header
 from quantize import native
 from quantize.budget import Budget
 from quantize.errors import BadRequest, NativeFailure
-from quantize.formats.gguf import OutputTensor, encode, padded
+from quantize.formats.gguf import OutputTensor, padded
 from quantize.importance import Made
 from quantize.measure import Told
 from quantize.plan import TARGETS, Target
@@ -110,7 +110,7 @@ class Chooser:
             tensors: its.
             target: the file's type.
             wishes: what goes beyond it.
-            header_bytes: of the result, before its data; without the keys of an importance matrix.
+            header_bytes: of the result, before its data; at most.
 
         Raises:
             NativeFailure: llama.cpp refused the file.
@@ -125,12 +125,11 @@ class Chooser:
         if not wishes:
             _check_rows(target, self.tensors)
 
-    def settle(self, weighted: Callable[[str], bool], keys: Iterable[tuple[str, str | int]] = ()) -> Choice:
+    def settle(self, weighted: Callable[[str], bool]) -> Choice:
         """What can be said before the weights are looked at.
 
         Args:
             weighted: whether there are, or will be, importance weights for a tensor.
-            keys: that llama.cpp adds to the metadata.
 
         Raises:
             BadRequest: a wish that does not go with the model, or a size that can't be reached.
@@ -140,14 +139,13 @@ class Chooser:
         types = resolve(self.wishes.overrides, self.tensors, self.quantized, weighted)
         if self.wishes.budget is None:
             return Choice(self.target, types)
-        added = sum(8 + len(key.encode()) + len(encode(value)) for key, value in keys)
         found = problem(
             self.wishes.budget,
             self.tensors.values(),
             quantized=self.quantized,
             settled=types,
             weighted=weighted,
-            header_bytes=self.header_bytes + added,
+            header_bytes=self.header_bytes,
         )
         return Choice(self.target, types, found)
 
@@ -155,10 +153,10 @@ class Chooser:
         """The same by the importance matrix that there is."""
         if made is None:
             return self.settle(lambda name: False)
-        return self.settle(lambda name: made.matrix.weights(name) is not None, made.keys)
+        return self.settle(lambda name: made.matrix.weights(name) is not None)
 
     def most_bytes(self, choice: Choice, *, requantize: bool, imatrix: bool) -> int:
-        """Of the result, before its types are all chosen; without the keys of an importance matrix.
+        """Of the result, before its types are all chosen.
 
         Args:
             choice: what `settle` said.

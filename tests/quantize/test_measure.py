@@ -148,6 +148,28 @@ def _logs(path: Path, passages: np.ndarray) -> np.ndarray:
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
+def test_of_a_large_tensor_a_part_is_disturbed(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its error beside all that the tensor is; what was there comes back."""
+    import quantize.tensors
+
+    copy = tmp_path / "copy.gguf"
+    shutil.copyfile(source, copy)
+    with GGUFCheckpoint(copy) as checkpoint:
+        stored = checkpoint.tensors[DOWN]
+        whole, _ = sensitivity._disturbed(checkpoint, stored, None)
+        shutil.copyfile(source, copy)
+        before = checkpoint.rows(DOWN)
+        monkeypatch.setattr(quantize.tensors, "CHUNK_ELEMENTS", 8 * 256)  # 8 of its 64 rows at once
+        part, undo = sensitivity._disturbed(checkpoint, stored, None)
+        changed = (checkpoint.rows(DOWN) != before).any(1)
+        assert changed.reshape(8, 8).all(1).tolist() == [True, False] * 4
+        assert part == pytest.approx(whole / 2, rel=0.05)
+        sensitivity._write(copy, undo)
+    assert copy.read_bytes() == source.read_bytes()
+
+
 def test_numbers_of_all_widths_come_back() -> None:
     """Rounding leaves short last blocks and zeros alone; BF16 is rounded to the nearest, ties to even."""
     rows = np.zeros((2, 40), np.float32)
