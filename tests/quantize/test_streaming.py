@@ -143,6 +143,17 @@ def test_every_recipe_is_read_back_close_to_its_source(
     assert found["mean_kl"] < found["p99_kl"]
 
 
+def test_activations_in_eight_bits_are_measured_as_such(tiny_folder: Path, tmp_path: Path) -> None:
+    """The same integers in both, so that all that sets them apart are the activations."""
+    found = []
+    for scheme in Scheme:
+        recipe = replace(INT8, scheme=scheme)
+        result = run(request_for(tiny_folder, tmp_path / scheme, recipe, evaluated=True))
+        assert result.receipt.evaluation is not None
+        found.append(result.receipt.evaluation["mean_kl"])
+    assert found[1] > 1.2 * found[0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CONVERTIBLE)
 def test_every_family_goes_through(case: str, tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from models.linear import Linear
 from quantize.methods.hessian import output_error
-from quantize.methods.int8 import quantize_matrix, smoothing
+from quantize.methods.int8 import RoundedInputs, quantize_matrix, round_tokens, smoothing
 
 pytestmark = pytest.mark.oracle
 
@@ -61,3 +62,14 @@ def test_smoothing_helps_rounded_activations() -> None:
     wanted = x @ weight.T
     scales = smoothing([weight], x.abs().amax(0))
     assert (run(x / scales, weight * scales) - wanted).norm() < 0.5 * (run(x, weight) - wanted).norm()
+
+
+def test_activations_are_rounded_token_by_token() -> None:
+    x = torch.tensor([[[127.0, -3.4, 0.6], [0.0, 0.0, 0.0]], [[-0.0254, 0.0101, 0.0001], [63.5, 0.2, 0.3]]])
+    expected = torch.tensor(
+        [[[127.0, -3.0, 1.0], [0.0, 0.0, 0.0]], [[-0.0254, 0.0100, 0.0], [63.5, 0.0, 0.5]]]
+    )
+    torch.testing.assert_close(round_tokens(x), expected)
+    weight = torch.tensor([[1.0, 10.0, 100.0]])
+    seen = RoundedInputs(Linear(weight, torch.tensor([1.0])))(x)
+    torch.testing.assert_close(seen, expected @ weight.T + 1)
