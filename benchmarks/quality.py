@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 GGUF = ("--to", "gguf", "--type")
+NO_IMATRIX = ("--imatrix", "off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,10 @@ ROWS = (
     Row("int8 w8a16", ("--to", "int8")),
     Row("int8 w8a8", ("--to", "int8", "--scheme", "w8a8")),
     Row("int8 w8a8 smooth", ("--to", "int8", "--scheme", "w8a8", "--smooth"), reads_text=True),
-    Row("q4_0", (*GGUF, "q4_0", "--no-imatrix")),
+    Row("q4_0", (*GGUF, "q4_0", *NO_IMATRIX)),
     Row("q4_0 imatrix", (*GGUF, "q4_0"), reads_text=True),
-    Row("gptq as q4_0", (*GGUF, "q4_0"), of="gptq"),
-    Row("q4_k_m", (*GGUF, "q4_k_m", "--no-imatrix")),
+    Row("gptq as q4_0", (*GGUF, "q4_0", *NO_IMATRIX), of="gptq"),
+    Row("q4_k_m", (*GGUF, "q4_k_m", *NO_IMATRIX)),
     Row("q4_k_m imatrix", (*GGUF, "q4_k_m"), reads_text=True),
 )
 
