@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 LIBRARIES = 400 * 10**6
 """Python, torch and what its products need besides."""
 BATCH_TOKENS = 2048
+RANGES = 130 * 10**6
+"""What AWQ's search for ranges holds at once: `quantize.methods.ranges`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ def make_plan(source: "Source", request: "LayerRequest", workspace: "Workspace")
     solving = 0
     if recipe.method is Method.GPTQ:
         solving = 2 * widest * widest * 4
+    if recipe.method is Method.AWQ:
+        solving = RANGES
     rows = max(n * k for n, k in largest.values())
     solving += 6 * rows * 4
     batch = BATCH_TOKENS * (3 * max(n for n, _ in largest.values()) + 8 * config.hidden_size) * 4
@@ -104,7 +108,7 @@ def make_plan(source: "Source", request: "LayerRequest", workspace: "Workspace")
         memory_limit=limit,
         disk=max(disk, 0),
         result=result,
-        seconds=_seconds(layers, tokens, recipe.method),
+        seconds=_seconds(layers, tokens, recipe.method, keeps=keeps),
         advice=advice,
     )
 
@@ -134,12 +138,12 @@ def _result_bytes(
     return dense + quantized
 
 
-def _seconds(layers: list[dict[str, tuple[int, int]]], tokens: int, method: Method) -> float:
+def _seconds(layers: list[dict[str, tuple[int, int]]], tokens: int, method: Method, *, keeps: bool) -> float:
     """By the operations of the products, at the speed of a short trial."""
     operations = 0.0
     for layer in layers:
         parameters = sum(n * k for n, k in layer.values())
-        operations += 2 * parameters * tokens * 1.8
+        operations += 2 * parameters * tokens * (1 if keeps or method is not Method.GPTQ else 1.7)
         operations += sum(k * k for k in _distinct(layer)) * tokens * 1.2 if tokens else 0
         if method is not Method.RTN:
             operations += sum(2 * n * k * k for n, k in layer.values()) * 2
