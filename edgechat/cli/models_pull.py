@@ -89,7 +89,12 @@ def _pull(hub: "Hub", wanted: "Wanted", quiet: bool) -> "Pulled":
     chosen = _choose(listing, found, wanted)
     if not quiet:
         note(f"{wanted.repository}: {chosen.shown}" + (f", {listing.licence}" if listing.licence else ""))
-    pulled = pull_model(hub, listing, chosen, progress_for(quiet))
+    try:
+        pulled = pull_model(hub, listing, chosen, progress_for(quiet))
+    except KeyboardInterrupt:
+        if not quiet:
+            note("interrupted: what came so far is kept; the same command goes on with it")
+        raise
     if not quiet:
         size = bytes_text(pulled.size_bytes)
         state = "is here already" if pulled.was_here else "pulled"

@@ -34,6 +34,9 @@ class Silent:
     def advance(self, name: str, count: int) -> None:
         """Nothing."""
 
+    def found(self, name: str, count: int) -> None:
+        """Nothing."""
+
     def note(self, text: str) -> None:
         """Nothing."""
 
@@ -64,6 +67,10 @@ class Lines(Silent):
             self._shown = now
         share = f" of {bytes_text(self._total)}" if self._total else ""
         note(f"{bytes_text(max(0, self._done))}{share}")
+
+    def found(self, name: str, count: int) -> None:
+        """As `advance`."""
+        self.advance(name, count)
 
     def note(self, text: str) -> None:
         """Say it."""
@@ -101,6 +108,12 @@ class Bars(Silent):
         """Move a bar."""
         if self._progress is not None:
             self._progress.advance(self._tasks[name], count)
+
+    def found(self, name: str, count: int) -> None:
+        """Move a bar; the speed is that of what follows."""
+        if self._progress is not None:
+            task = self._tasks[name]
+            self._progress.reset(task, completed=int(self._progress.tasks[task].completed) + count)
 
     def note(self, text: str) -> None:
         """Say it above the bars."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from edgechat.errors import NetworkError
+from edgechat.units import bytes_text
 
 READ_BYTES = 2**20
 
@@ -66,6 +67,9 @@ class Progress(Protocol):
 
     def advance(self, name: str, count: int) -> None:
         """So many bytes more; fewer, where the download begins again."""
+
+    def found(self, name: str, count: int) -> None:
+        """So many bytes more that were here before, and only had to be read."""
 
     def note(self, text: str) -> None:
         """Something happened."""
@@ -170,7 +174,8 @@ class Fetch:
                     if self.cancelled.is_set():
                         raise Cancelled
                     digest.update(piece)
-                    self.progress.advance(self.name, len(piece))
+                    self.progress.found(self.name, len(piece))
+            self.progress.note(f"{self.name}: {bytes_text(at)} are here from before; it goes on with that")
         return at, digest
 
     def _restart(self, file: IO[bytes], at: int) -> int:

@@ -47,7 +47,7 @@ class PullProgress(Progress, Protocol):
     """What is told of a download."""
 
     def begin(self, files: Sequence[RemoteFile]) -> None:
-        """These files are going to come; what is there already is told with `advance`."""
+        """These files are going to come; what is there already is told with `found`."""
 
     def end(self) -> None:
         """Nothing more will come."""
@@ -263,7 +263,7 @@ def _download(
 
 def _linked(place: Path, file: RemoteFile, progress: Progress) -> str:
     """Check a file that another program has."""
-    digest = sha256_of(place, lambda count: progress.advance(file.base_name, count))
+    digest = sha256_of(place, lambda count: progress.found(file.base_name, count))
     if digest != file.sha256:
         there = place.resolve()
         place.unlink()

@@ -44,10 +44,14 @@ class Heard:
     """What a download tells."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self.before = 0
         self.notes: list[str] = []
 
     def advance(self, name: str, count: int) -> None:
+        self.count += count
+
+    def found(self, name: str, count: int) -> None:
+        self.before += count
         self.count += count
 
     def note(self, text: str) -> None:
@@ -85,7 +89,7 @@ def test_what_is_there_is_not_asked_for(partial: Path) -> None:
     partial.write_bytes(DATA[:5000])
     server = Server()
     _, heard = fetch(server, partial)
-    assert (server.asked, heard.count) == ([5000], len(DATA))
+    assert (server.asked, heard.count, heard.before) == ([5000], len(DATA), 5000)
     server = Server()
     fetch(server, partial)
     assert server.asked == []  # all of it is there
@@ -135,7 +139,10 @@ def test_a_wrong_checksum(partial: Path) -> None:
     partial.write_bytes(b"damaged")
     digest, heard = fetch(Server(), partial)
     assert (digest, heard.count) == (SHA256, len(DATA))
-    assert heard.notes == ["m: what was here before was damaged; it begins again"]
+    assert heard.notes == [
+        "m: 7 B are here from before; it goes on with that",
+        "m: what was here before was damaged; it begins again",
+    ]
 
 
 def test_it_can_be_stopped(partial: Path) -> None:
