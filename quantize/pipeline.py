@@ -255,7 +255,7 @@ def _from_gguf(
     choice = chooser.settle_by(made)
     if choice.problem is not None:
         with _dense_copy(checkpoint, output, progress) as copy:
-            choice = _chosen(choice, request, output, copy=copy, progress=progress, made=made)
+            choice = _chosen(choice, request, output, copy, progress=progress, made=made, say=say)
     _quantize(request.source, output, request, progress, choice, begun=begun, made=made, requantize=quantized)
     n_parameters = sum(tensor.n_elements for tensor in checkpoint.tensors.values())
     return _Written(checkpoint.header.architecture, n_parameters, notes, made, choice)
@@ -284,9 +284,18 @@ def _dense_copy(checkpoint: GGUFCheckpoint, output: Path, progress: Progress) ->
 
 
 def _chosen(
-    choice: Choice, request: Request, output: Path, *, copy: Path, progress: Progress, made: Made | None
+    choice: Choice,
+    request: Request,
+    output: Path,
+    copy: Path,
+    *,
+    progress: Progress,
+    made: Made | None,
+    say: Say,
 ) -> Choice:
     """Have the types measured and chosen."""
+    if choice.problem is not None:
+        say(choice.problem.plan)
     source = request.source if request.source.is_file() else copy
     total_bytes = copy.stat().st_size
 
@@ -358,7 +367,7 @@ def _from_folder(
                 notes += tuple(maker.notes)
             choice = chooser.settle_by(made)
             if choice.problem is not None:
-                choice = _chosen(choice, request, output, copy=path, progress=progress, made=made)
+                choice = _chosen(choice, request, output, path, progress=progress, made=made, say=say)
             _quantize(path, output, request, progress, choice, begun=begun, made=made, requantize=False)
     is_packed = isinstance(checkpoint, PackedCheckpoint) and bool(checkpoint.packed)
     if is_packed and not conversion.is_repacked and request.target.name not in {"f32", "f16", "bf16"}:

@@ -36,7 +36,10 @@ NARROW = (GGMLType.Q4_0, GGMLType.IQ4_NL, GGMLType.Q4_1, GGMLType.Q5_0, GGMLType
 DENSE = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
 
 GROUPS = 32
-"""About as many groups of tensors are disturbed, a run of the model on a few hundred tokens each."""
+"""About as many groups of tensors are disturbed, a run of the model each."""
+N_TEXTS = 4
+N_TOKENS = 128
+"""Passages that it reads, and their tokens."""
 
 FILE_TYPES = {
     GGMLType.Q4_0: 2, GGMLType.Q4_1: 3, GGMLType.Q8_0: 7,
@@ -124,6 +127,21 @@ class Problem:
     def open(self) -> list[OutputTensor]:
         """The tensors that there is something to choose for, or that are settled."""
         return [tensor for tensor in self.tensors if tensor.name in self.candidates]
+
+    @property
+    def to_choose(self) -> list[str]:
+        """Names of the tensors with more than one candidate."""
+        return [name for name, kinds in self.candidates.items() if len(kinds) > 1]
+
+    @property
+    def plan(self) -> str:
+        """What choosing takes, in a sentence."""
+        names = self.to_choose
+        most = max((len(self.candidates[name]) for name in names), default=0)
+        return (
+            f"plan: {len(names)} tensors are measured in up to {most} types, then the model runs "
+            f"{len(groups_of(names)) + 1} times over {N_TEXTS} x {N_TOKENS} tokens to see where errors matter"
+        )
 
     def check(self) -> None:
         """Refuse what can't be reached.
@@ -260,19 +278,21 @@ def choose_mix(
     Raises:
         NativeFailure: the measuring failed.
     """
-    open_names = [tensor.name for tensor in found.open if len(found.candidates[tensor.name]) > 1]
-    groups = groups_of(open_names)
+    names = found.to_choose
+    groups = groups_of(names)
     order = Order(
         source=str(source),
         questions=tuple(
             Question(name, tuple(kind for kind in found.candidates[name] if kind not in DENSE))
-            for name in open_names
+            for name in names
         ),
         groups=groups,
         copy=str(copy),
         imatrix=imatrix,
         threads=threads,
         calibration=None if calibration is None else str(calibration.absolute()),
+        n_texts=N_TEXTS,
+        n_tokens=N_TOKENS,
     )
     return solve(found, measure(order, told), groups)
 
