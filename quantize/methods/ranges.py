@@ -12,8 +12,8 @@ from quantize.methods.grid import GridSettings, candidates
 
 SWEEPS = 2
 """Times that all groups are gone through: a third finds next to nothing."""
-CHUNK_ELEMENTS = 2**21
-"""Weights whose candidates are in memory at once: 100 MiB for twelve."""
+CHUNK_ELEMENTS = 2**19
+"""Weights whose candidates are in memory at once: 24 MiB for twelve."""
 
 
 def search_ranges(
