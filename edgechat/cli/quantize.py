@@ -310,6 +310,8 @@ class _Lines:
             self._stage, self._next = step.stage, now + self.EVERY_S
             if step.stage == "calibrate":
                 note(f"{step.stage}: {step.total} samples, {step.total_bytes} tokens")
+            elif step.stage == "measure":
+                note(f"{step.stage}: {step.total} measurements")
             else:
                 note(f"{step.stage}: {step.total} tensors, {human(step.total_bytes)}")
         elif now >= self._next:
@@ -335,7 +337,8 @@ def _bar() -> Iterator["Progress"]:
         """Of what is counted in bytes."""
 
         def render(self, task: BarTask) -> Text:
-            return Text("") if task.description == "calibrate" else super().render(task)
+            counted = task.description not in {"calibrate", "measure"}
+            return super().render(task) if counted else Text("")
 
     columns = (
         TextColumn("{task.description:9}", markup=False),

@@ -87,6 +87,13 @@ def test_a_type_that_rows_do_not_fit(folder: Path, tmp_path: Path) -> None:
     assert types_in(result.path)["blk.0.attn_q.weight"] == "Q8_0"
 
 
+def test_types_for_models_that_were_trained_so(folder: Path, tmp_path: Path) -> None:
+    """Are written, and it is said what they are for."""
+    result = made(folder, tmp_path / "out.gguf", Wishes(), "tq2_0")
+    assert result.notes[-1] == "TQ2_0 is for models that were trained to it: little is left of others"
+    assert types_in(result.path)["blk.0.ffn_down.weight"] == "TQ2_0"
+
+
 def test_refusals_leave_nothing(folder: Path, gguf: Path, tmp_path: Path) -> None:
     """Before the weights are read."""
     cases = {
