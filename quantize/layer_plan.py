@@ -2,26 +2,24 @@
 
 import shutil
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quantize.errors import NotEnoughDisk, NotEnoughMemory
+from quantize.layer_memory import BATCH_TOKENS, Memory, Work, distinct, memory_of
 from quantize.matrices import layer_matrices
 from quantize.plan import human
 from quantize.recipe import Format, Method
 
 if TYPE_CHECKING:
+    from models.checkpoint import StoredTensor
     from models.weights import Weights
     from quantize.layer_request import LayerRequest
     from quantize.resume import Workspace
     from quantize.source import Source
-
-LIBRARIES = 400 * 10**6
-"""Python, torch and what its products need besides."""
-BATCH_TOKENS = 2048
-RANGES = 130 * 10**6
-"""What AWQ's search for ranges holds at once: `quantize.methods.ranges`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +42,11 @@ class LayerPlan:
     seconds: float
     advice: str
     """What would need less memory."""
+    writing_seconds: float = 0.0
+    """Of `seconds`, while the model writes its own calibration text."""
+    samples: int = 0
+    bytes_per_sample: int = 0
+    """Of `disk`, for each sample."""
 
     def check(self, folder: Path) -> None:
         """Refuse a run that would not fit.
@@ -61,81 +64,162 @@ class LayerPlan:
         if self.disk > free:
             raise NotEnoughDisk(
                 f"{folder}: {human(self.disk)} needed ({human(self.result)} for the result, the rest on the "
-                f"way), {human(free)} free: make room for {human(self.disk - free)}, or give another place "
-                "with -o"
+                f"way), {human(free)} free: make room for {human(self.disk - free)}, give another place "
+                f"with -o{self._fewer_samples(free)}"
             )
 
+    def _fewer_samples(self, free: int) -> str:
+        """So many samples as would fit on the disk; nothing where that is none."""
+        if not self.bytes_per_sample:
+            return ""
+        fitting = (free - (self.disk - self.samples * self.bytes_per_sample)) // self.bytes_per_sample
+        return f", or take --samples {fitting}" if fitting >= 1 else ""
 
-def make_plan(source: "Source", request: "LayerRequest", workspace: "Workspace") -> LayerPlan:
-    """Reckon what a run will take, from shapes alone and a short trial of how fast this machine is."""
+
+def make_plan(
+    source: "Source", request: "LayerRequest", workspace: "Workspace", *, evaluated: int = 0
+) -> LayerPlan:
+    """Reckon what a run will take, from shapes alone and a short trial of how fast this machine is.
+
+    Args:
+        source: of the run.
+        request: with a group size that is known.
+        workspace: of the run.
+        evaluated: tokens of the text that the result is compared on; 0: it isn't.
+    """
     weights = source.weights
     config, recipe = weights.config, request.recipe
     layers = [layer_matrices(weights, index) for index in range(config.n_layers)]
     largest = max(layers, key=lambda layer: sum(n * k for n, k in layer.values()))
-    parameters = sum(n * k for n, k in largest.values())
     tokens = request.samples * request.length if recipe.reads_text else 0
-    states = tokens * config.hidden_size * 4
-    widest = max(k for _, k in largest.values())
-    distinct = _distinct(largest)
-    hessians = sum(k * k * 4 for k in distinct) if recipe.reads_text else 0
-    solving = 0
-    if recipe.method is Method.GPTQ:
-        solving = 2 * widest * widest * 4
-    if recipe.method is Method.AWQ:
-        solving = RANGES
-    rows = max(n * k for n, k in largest.values())
-    solving += 6 * rows * 4
-    batch = BATCH_TOKENS * (3 * max(n for n, _ in largest.values()) + 8 * config.hidden_size) * 4
-    head = 4 * config.vocab_size * config.hidden_size + 8192 * config.hidden_size * 4 + 6 * 4 * 2**23
-    base = LIBRARIES + max(parameters * 4 + hessians + max(solving, batch if tokens else 0), head)
+    own = 0
+    if tokens and request.self_seed is not None:
+        own = writing_bytes(source, request.length)
+    reads = bool(tokens or evaluated)
+    work = Work(recipe, tokens, request.length, evaluated, _tokenizer_bytes(source) if reads else 0, own)
+    reckoned = partial(memory_of, config, largest, _head_itemsize(source))
+    memory = reckoned(work)
     limit = request.max_memory if request.max_memory is not None else request.free_memory()
-    in_memory = base + states <= limit
-    kept = tokens * 4 * max(k for name, (_, k) in largest.items() if ".experts." not in name)
-    keeps = recipe.method is Method.GPTQ and base + states + kept <= limit
+    in_memory = memory.peak(in_memory=True, keeps=False) <= limit
+    keeps = in_memory and memory.kept > 0 and memory.peak(in_memory=True, keeps=True) <= limit
+    peak = memory.peak(in_memory=in_memory, keeps=keeps)
     result = _result_bytes(weights, layers, request)
-    disk = 2 * result + (2 if in_memory else 3) * states - workspace.used_bytes()
-    advice = "fewer or shorter samples don't help here: a smaller model, or a machine with more memory, would"
-    if hessians + solving > parameters * 4 and recipe.format is not Format.GPTQ:
-        advice = "--to gptq --method rtn needs no Hessians"
-    elif hessians:
-        advice = "--to gptq --method rtn needs less, and so does a smaller model"
+    factor = 2 if in_memory else 3
+    temporary = 0 if not own or source.path.is_file() else q8_bytes(source)
+    disk = max(2 * result + factor * memory.states, temporary) - workspace.used_bytes()
+    seconds = _seconds(layers, tokens, recipe.method, keeps=keeps)
+    writing = _writing_seconds(source, tokens) if own else 0.0
     return LayerPlan(
         n_layers=config.n_layers,
         group_size=recipe.group_size or -1,
         in_memory=in_memory,
         keeps=keeps,
-        memory=base + (states if in_memory else 0) + (kept if keeps else 0),
+        memory=peak,
         memory_limit=limit,
         disk=max(disk, 0),
         result=result,
-        seconds=_seconds(layers, tokens, recipe.method, keeps=keeps),
-        advice=advice,
+        seconds=seconds + writing,
+        writing_seconds=writing,
+        advice=_advice(work, reckoned, limit=limit, limited=request.max_memory is not None),
+        samples=request.samples if tokens else 0,
+        bytes_per_sample=factor * memory.states // request.samples if tokens else 0,
     )
 
 
-def _distinct(layer: dict[str, tuple[int, int]]) -> list[int]:
-    """The columns of each input that a layer has: queries, keys and values share theirs, gate and up too."""
-    shared = ("k_proj", "v_proj", "up_proj")
-    return [columns for name, (_, columns) in layer.items() if not name.endswith(shared)]
+def _advice(work: Work, reckoned: Callable[[Work], Memory], *, limit: int, limited: bool) -> str:
+    """What would fit, of what can be asked otherwise; where nothing would, what it would take.
+
+    Args:
+        work: that is asked.
+        reckoned: its memory.
+        limit: bytes to be had.
+        limited: because somebody said so.
+    """
+
+    def needs(**changes: Any) -> int:
+        return reckoned(replace(work, **changes)).peak(in_memory=False, keeps=False)
+
+    least = needs()
+    ways: list[tuple[str, int]] = []
+    if work.own_text:
+        ways.append(("our own text instead of --calibration self", needs(own_text=0)))
+    if work.evaluated:
+        ways.append(("--no-eval", needs(evaluated=0)))
+    if work.length > BATCH_TOKENS:
+        ways.append((f"--sequence-length {BATCH_TOKENS}", needs(length=BATCH_TOKENS)))
+        ways.append((f"--sequence-length {BATCH_TOKENS} --no-eval", needs(length=BATCH_TOKENS, evaluated=0)))
+    rtn = replace(work.recipe, format=Format.GPTQ, method=Method.RTN, bits=4, smooth=False)
+    without = {"recipe": rtn, "tokens": 0, "evaluated": 0, "own_text": 0, "tokenizer_bytes": 0}
+    ways.append(("--to gptq --method rtn --no-eval", needs(**without)))
+    for way, need in ways:
+        if need <= limit:
+            return f"{way} would take {human(need)}"
+    name, need = min(ways, key=lambda one: one[1])
+    least, name = min((least, ""), (need, f" with {name}"))
+    asked = f"--max-memory {-(-least // 10**6)}MB" if limited else "free that much"
+    return f"it takes {human(least)} at least{name}: {asked}, or take a smaller model"
+
+
+def _tokenizer_bytes(source: "Source") -> int:
+    path = source.folder / "tokenizer.json"
+    return path.stat().st_size if path.is_file() else 0
+
+
+def _head_itemsize(source: "Source") -> int:
+    """Bytes of a number of the output matrix."""
+    weights = source.weights
+    names = weights.names
+    name = "model.embed_tokens.weight" if weights.tied else "lm_head.weight"
+    stored = weights.checkpoint.tensors.get(name if names is None else names.name(name))
+    return 2 if stored is not None and stored.dtype in {"F16", "BF16"} else 4
+
+
+def q8_bytes(source: "Source") -> int:
+    """Of the model in Q8_0."""
+    n = sum(tensor.n_elements for tensor in source.weights.checkpoint.tensors.values())
+    return n * 34 // 32
+
+
+def writing_bytes(source: "Source", length: int) -> int:
+    """What runs the model while it writes its own samples: weights, keys and values, logits."""
+    from quantize.self_calibration import kv_bytes_per_token, parallel
+
+    config = source.weights.config
+    model = source.path.stat().st_size if source.path.is_file() else q8_bytes(source)
+    count = parallel(config, length)
+    logits = 2 * 4 * count * config.vocab_size
+    compute = 4 * 512 * (3 * config.intermediate_size + 4 * config.hidden_size)
+    return model + count * length * kv_bytes_per_token(config) + logits + compute
+
+
+def _writing_seconds(source: "Source", tokens: int) -> float:
+    """llama.cpp's products are about as fast as torch's; a token's draw is a pass over its chances."""
+    n = sum(tensor.n_elements for tensor in source.weights.checkpoint.tensors.values())
+    return tokens * (2 * n / _speed() * 1.5 + source.weights.config.vocab_size * 1e-8)
 
 
 def _result_bytes(
     weights: "Weights", layers: list[dict[str, tuple[int, int]]], request: "LayerRequest"
 ) -> int:
     recipe = request.recipe
-    dense = sum(tensor.n_bytes for tensor in weights.checkpoint.tensors.values())
+    dense = sum(_dense_bytes(tensor) for tensor in weights.checkpoint.tensors.values())
     names = weights.names
     quantized = 0
     for index, layer in enumerate(layers):
         for name, (rows, columns) in layer.items():
             plain = f"model.layers.{index}.{name}.weight"
             stored = weights.checkpoint.tensors.get(plain if names is None else names.name(plain))
-            dense -= stored.n_bytes if stored is not None else 0
+            dense -= _dense_bytes(stored) if stored is not None else 0
             size = columns if recipe.group_size in {-1, None} else recipe.group_size or columns
             groups = columns // size
             quantized += rows * columns * recipe.bits // 8 + rows * groups * (16 + recipe.bits) // 8
             quantized += 4 * columns if recipe.format is Format.GPTQ else 0
     return dense + quantized
+
+
+def _dense_bytes(stored: "StoredTensor") -> int:
+    """Of a tensor that is stored as it is."""
+    return stored.n_elements * (2 if stored.dtype in {"F16", "BF16"} else 4)
 
 
 def _seconds(layers: list[dict[str, tuple[int, int]]], tokens: int, method: Method, *, keeps: bool) -> float:
@@ -144,7 +228,7 @@ def _seconds(layers: list[dict[str, tuple[int, int]]], tokens: int, method: Meth
     for layer in layers:
         parameters = sum(n * k for n, k in layer.values())
         operations += 2 * parameters * tokens * (1 if keeps or method is not Method.GPTQ else 1.7)
-        operations += sum(k * k for k in _distinct(layer)) * tokens * 1.2 if tokens else 0
+        operations += sum(k * k for k in distinct(layer)) * tokens * 1.2 if tokens else 0
         if method is not Method.RTN:
             operations += sum(2 * n * k * k for n, k in layer.values()) * 2
         operations += parameters * 20 * 60  # the search for scales

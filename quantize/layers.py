@@ -119,7 +119,7 @@ class _Run:
         found = self._samples(tokenizer) if reads and tokenizer and request.self_seed is None else None
         with self.workspace.locked(), said_when_full(self.output), torch.no_grad():
             remove_stale(self.output)
-            plan = make_plan(self.source, request, self.workspace)
+            plan = make_plan(self.source, request, self.workspace, evaluated=self._compared_on())
             self.reporter.plan(plan)
             plan.check(self.output.parent)
             if reads and tokenizer and request.self_seed is not None:
@@ -192,6 +192,14 @@ class _Run:
             raise BadRequest(
                 f"--sequence-length {length} is more than the model's context of {context} tokens"
             )
+
+    def _compared_on(self) -> int:
+        """Tokens of the text that the result is compared on."""
+        if self.tokenizer is None:
+            return 0
+        from quantize.compare import WINDOW, held_out, windows_of
+
+        return windows_of(held_out(), self.tokenizer, min(WINDOW, self.weights.config.n_ctx)).numel()
 
     def _samples(self, tokenizer: FolderTokenizer) -> Samples:
         request = self.request

@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from edgechat.cli.eval_against import compared
+from edgechat.cli.eval_against import compared, draw
 from edgechat.cli.options import AsJsonOption, KVTypeOption, QuietOption, ThreadsOption
 from edgechat.cli.output import answer, json_object, note
 from edgechat.engine.process.messages import Scored
@@ -68,6 +68,14 @@ def evaluate(
     ctx: Annotated[
         int, typer.Option("--ctx", min=8, max=2**20, help="Tokens of a window; its second half is scored.")
     ] = DEFAULT_WINDOW,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Draw a quantized folder's error of each layer, from its receipt: a .svg or .png file.",
+        ),
+    ] = None,
     threads: ThreadsOption = None,
     kv_type: KVTypeOption = None,
     as_json: AsJsonOption = False,
@@ -76,8 +84,17 @@ def evaluate(
     """Measure a model's perplexity on a text, as llama.cpp's own tool does: lower is better.
 
     With --against, measure how far a quantized folder is from its source, in torch: perplexity of both,
-    Kullback-Leibler divergence, and how often both find the same token the likeliest.
+    Kullback-Leibler divergence, and how often both find the same token the likeliest. With --plot alone,
+    nothing is measured.
     """
+    if plot is not None:
+        draw(Path(model), plot)
+        if against is None:
+            if as_json:
+                json_object({"plot": str(plot)})
+            else:
+                answer(f"{plot}\n")
+            return
     content = read_text(text)
     if against is not None:
         for option, value in (("--threads", threads), ("--kv-type", kv_type)):

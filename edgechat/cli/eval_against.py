@@ -43,6 +43,22 @@ def compared(result: Path, source: Path, text: str, n_ctx: int, *, as_json: bool
     answer("".join(f"{name:{width}}  {value}\n" for name, value in rows))
 
 
+def draw(result: Path, picture: Path) -> None:
+    """Draw the errors that a result's receipt tells of.
+
+    Raises:
+        NotFoundError: there is no such folder, or it has no receipt.
+        QuantizeError, ModelError: there is nothing to draw, or the file can't be drawn.
+    """
+    from quantize.plot import plot
+    from quantize.receipt import NAME, read_receipt
+
+    receipt = read_receipt(result)
+    if receipt is None:
+        raise NotFoundError(f"no {NAME} in {result}: --plot draws a folder that edgechat quantized")
+    plot(receipt, picture)
+
+
 @contextmanager
 def _bar(*, shown: bool) -> Iterator[Callable[[float], None]]:
     """A progress bar on stderr."""

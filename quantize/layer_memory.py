@@ -1,0 +1,165 @@
+"""How much memory a run that goes layer by layer takes: its parts, and the one that takes most.
+
+The constants were fitted to measured peaks of resident memory (Linux, x86-64, glibc, torch 2.13 on the CPU).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from quantize.recipe import Format, Method
+
+if TYPE_CHECKING:
+    from models.config import ModelConfig
+    from quantize.recipe import Recipe
+
+LIBRARIES = 235 * 10**6
+"""Python, torch, the command line, and all that is imported with them."""
+KERNELS = 45 * 10**6
+"""What torch's kernels and threads set aside when they first compute."""
+TOKENIZER = 9.5
+TOKENIZER_READ = 11.0
+"""Of the size of tokenizer.json: once it is read, and while it is."""
+BATCH_TOKENS = 2048
+CHUNK_BYTES = 16 * 2**20
+"""Of rows that are read at once."""
+SCORED_BYTES = 4 * 2**23
+"""Of the logits of each model that are compared at once."""
+SCORED_COPIES = 4.5
+HEAD_CHUNK = 8192
+"""Rows of the output matrix that are in float32."""
+HELD_BACK = 64 * 10**6
+"""Freed memory that stays with the process, at most."""
+SAMPLER = 60 * 10**6
+"""Python and llama.cpp, in the process that writes samples."""
+
+Shapes = Mapping[str, tuple[int, int]]
+"""Of a layer's matrices: [rows, columns]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is asked of a run, as far as memory depends on it."""
+
+    recipe: "Recipe"
+    tokens: int
+    """Of the calibration samples; 0: none."""
+    length: int
+    """Of a sample."""
+    evaluated: int
+    """Tokens of the text that the result is compared on; 0: it isn't."""
+    tokenizer_bytes: int
+    """Of tokenizer.json; 0: none is read."""
+    own_text: int = 0
+    """Bytes of what runs the model to write its own samples; 0: it doesn't."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of the whole process while it does one thing after the other."""
+
+    reading: int
+    """The tokenizer is read."""
+    writing: int
+    """The model writes its own samples: both processes."""
+    layers: int
+    """A layer is quantized; all but what `states` and `kept` say."""
+    comparing: int
+    """The result is compared with its source."""
+    states: int
+    """Of all samples between two layers, where they stay in memory."""
+    kept: int
+    """What lies between a layer's matrices, where it does."""
+
+    def peak(self, *, in_memory: bool, keeps: bool) -> int:
+        """The most of it."""
+        layers = self.layers + (self.states if in_memory else 0) + (self.kept if keeps else 0)
+        return max(self.reading, self.writing, layers, self.comparing)
+
+
+def memory_of(config: "ModelConfig", layer: Shapes, itemsize: int, work: Work) -> Memory:
+    """Reckon.
+
+    Args:
+        config: of the model.
+        layer: the largest layer's matrices.
+        itemsize: bytes of a number of the output matrix, as it is stored.
+        work: what is asked.
+    """
+    hidden = config.hidden_size
+    base = LIBRARIES + int(TOKENIZER * work.tokenizer_bytes)
+    dense = 4 * sum(n * k for n, k in layer.values())
+    widest = max(k for name, (_, k) in layer.items() if ".experts." not in name or not config.layout.fused)
+    looks = _looks(layer, work) if work.tokens else 0
+    solving = _solving(layer, work.recipe)
+    batch = _batch(config, layer, max(BATCH_TOKENS, work.length)) if work.tokens else 0
+    packed = dense * work.recipe.bits // 32
+    layers = base + KERNELS + dense + packed + looks + max(solving, batch, CHUNK_BYTES)
+    comparing = 0
+    if work.evaluated:
+        held = min(HELD_BACK, (layers - base - KERNELS) // 2)
+        compared = 2 * 4 * work.evaluated * hidden
+        largest = max(4 * n * k for n, k in layer.values())
+        running = dense + 2 * largest + _batch(config, layer, BATCH_TOKENS)
+        heads = 2 * itemsize * config.vocab_size * hidden + 4 * HEAD_CHUNK * hidden
+        scored = max(SCORED_BYTES, 16 * 4 * config.vocab_size)
+        scoring = compared // 2 + heads + int(SCORED_COPIES * scored)
+        comparing = base + KERNELS + held + compared + max(running, scoring)
+    return Memory(
+        reading=LIBRARIES + int(TOKENIZER_READ * work.tokenizer_bytes),
+        writing=base + SAMPLER + work.own_text if work.own_text else 0,
+        layers=layers,
+        comparing=comparing,
+        states=4 * work.tokens * hidden,
+        kept=4 * work.tokens * widest if _keeps(work) else 0,
+    )
+
+
+def _keeps(work: Work) -> bool:
+    return work.recipe.method is Method.GPTQ
+
+
+def _looks(layer: Shapes, work: Work) -> int:
+    """Of the inputs' Hessians: GPTQ has two at a time, the others all of a layer."""
+    sizes = sorted((4 * k * k for k in distinct(layer)), reverse=True)
+    experts = any(".experts." in name for name in layer)
+    return sum(sizes[:2]) if work.recipe.method is Method.GPTQ and not experts else sum(sizes)
+
+
+def _solving(layer: Shapes, recipe: "Recipe") -> int:
+    """Of the largest matrix, or group of them, and of what is needed to find its integers."""
+    found = 0
+    for rows, columns in groups(layer):
+        matrix, square = 4 * rows * columns, 4 * columns * columns
+        if recipe.method is Method.GPTQ:
+            need = 3 * square + 4 * matrix + matrix // 4
+        elif recipe.format is Format.AWQ:
+            need = 2 * square + 4 * matrix
+        else:
+            need = 4 * matrix
+        found = max(found, need)
+    return found
+
+
+def _batch(config: "ModelConfig", layer: Shapes, tokens: int) -> int:
+    """What lies between a layer's matrices for the tokens that go through at once."""
+    inner = max(n for n, _ in layer.values())
+    attention = 2 * (config.q_size + 2 * config.kv_size)
+    return 4 * tokens * (max(3 * inner, attention) + 4 * config.hidden_size)
+
+
+def distinct(layer: Shapes) -> list[int]:
+    """The columns of each input that a layer has: queries, keys and values share theirs, gate and up too."""
+    shared = ("k_proj", "v_proj", "up_proj")
+    return [columns for name, (_, columns) in layer.items() if not name.endswith(shared)]
+
+
+def groups(layer: Shapes) -> list[tuple[int, int]]:
+    """Matrices that see the same input, in one: [rows, columns]."""
+    found: dict[str, tuple[int, int]] = {}
+    for name, (rows, columns) in layer.items():
+        place, _, kind = name.rpartition(".")
+        kind = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj"}.get(kind, kind)
+        before = found.get(f"{place}.{kind}", (0, columns))[0]
+        found[f"{place}.{kind}"] = (before + rows, columns)
+    return list(found.values())
