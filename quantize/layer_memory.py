@@ -30,6 +30,8 @@ HEAD_CHUNK = 8192
 """Rows of the output matrix that are in float32."""
 HELD_BACK = 64 * 10**6
 """Freed memory that stays with the process, at most."""
+RANGES = 130 * 10**6
+"""What AWQ's search for ranges holds at once: `quantize.methods.ranges`."""
 SAMPLER = 60 * 10**6
 """Python and llama.cpp, in the process that writes samples."""
 
@@ -134,7 +136,7 @@ def _solving(layer: Shapes, recipe: "Recipe") -> int:
         if recipe.method is Method.GPTQ:
             need = 3 * square + 4 * matrix + matrix // 4
         elif recipe.format is Format.AWQ:
-            need = 2 * square + 4 * matrix
+            need = RANGES + 2 * square + 4 * matrix
         else:
             need = 4 * matrix
         found = max(found, need)

@@ -257,10 +257,11 @@ def plan_line(plan: "LayerPlan") -> str:
     from quantize.plan import human
 
     where = "" if plan.in_memory else ", the samples' states on the disk"
+    own = f", {_duration(plan.writing_seconds)} of it for its own text" if plan.writing_seconds else ""
     return (
         f"plan: {plan.n_layers} layers, about {human(plan.memory)} of memory ({human(plan.memory_limit)} to "
-        f"be had{where}), {human(plan.disk)} of disk, {_duration(plan.seconds)} on an idle machine; "
-        f"the result about {human(plan.result)}"
+        f"be had{where}), {human(plan.disk)} of disk, {_duration(plan.seconds)} on an idle machine"
+        f"{own}; the result about {human(plan.result)}"
     )
 
 
