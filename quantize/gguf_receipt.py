@@ -19,7 +19,7 @@ from quantize.formats.gguf import Encoded, OutputTensor, encode
 if TYPE_CHECKING:
     from quantize.importance import Made
     from quantize.plan import Target
-    from quantize.targets import Share
+    from quantize.shares import Share
 
 KEY = "edgechat.receipt"
 PIECE = 127
@@ -142,7 +142,7 @@ def record_of(
 
 def _shares(header: GGUFHeader) -> "tuple[Share, ...]":
     """How many tensors are of which type, and their bytes."""
-    from quantize.targets import shares
+    from quantize.shares import shares
 
     return shares(OutputTensor(one.name, one.shape[::-1], one.type) for one in header.tensors)
 

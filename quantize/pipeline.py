@@ -26,7 +26,8 @@ from quantize.importance import Made, Maker, Say, Wanted
 from quantize.partial import finish, partial, remove_stale
 from quantize.plan import TARGETS, Target, check_disk, human
 from quantize.progress import Progress, Stage, Step, silent
-from quantize.targets import Mix, Share, shares
+from quantize.shares import Share, shares
+from quantize.targets import Mix
 from quantize.tensor_types import fallbacks
 from quantize.tensors import Chunks, Job
 from quantize.type_choice import NO_WISHES, Choice, Chooser, Wishes, chosen, in_layers

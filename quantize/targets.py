@@ -52,15 +52,6 @@ tensors of that type."""
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """The tensors of one type."""
-
-    type: str
-    n_tensors: int
-    n_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Mix:
     """What was chosen."""
 
@@ -304,12 +295,3 @@ def file_type(tensors: Iterable[OutputTensor]) -> int:
         if len(tensor.shape) > 1 and tensor.type in FILE_TYPES:
             weights[tensor.type] += tensor.n_elements
     return FILE_TYPES[weights.most_common(1)[0][0] if weights else GGMLType.Q8_0]
-
-
-def shares(tensors: Iterable[OutputTensor]) -> tuple[Share, ...]:
-    """How many tensors have which type, those of the most bytes first."""
-    found: dict[GGMLType, list[int]] = {}
-    for tensor in tensors:
-        found.setdefault(tensor.type, []).append(tensor.n_bytes)
-    rows = [Share(kind.name, len(sizes), sum(sizes)) for kind, sizes in found.items()]
-    return tuple(sorted(rows, key=lambda row: -row.n_bytes))

@@ -11,7 +11,8 @@ from quantize.budget import Budget, bpw_budget, size_budget
 from quantize.errors import BadRequest
 from quantize.formats.gguf import OutputTensor
 from quantize.measure import Measured
-from quantize.targets import candidates, file_type, groups_of, problem, shares, solve
+from quantize.shares import shares
+from quantize.targets import candidates, file_type, groups_of, problem, solve
 
 HEADER = 1000
 
