@@ -47,6 +47,7 @@ def list_(as_json: AsJsonOption = False) -> None:
     table(
         ("name", "weights", "quantization", "size", "context", "from", "last used"),
         [_row(*one) for one in found],
+        spare=("context", "last used", "weights"),
     )
     for _, known, _ in found:
         if isinstance(known, Trouble):

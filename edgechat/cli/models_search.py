@@ -11,6 +11,7 @@ from edgechat.errors import UsageError
 from edgechat.library.ladder import Verdict
 from edgechat.units import bytes_text
 
+HEADS = ("pull it as", "weights", "download", "needs", "fits", "context", "licence", "draft", "good for")
 FITS = {Verdict.FITS: "yes", Verdict.WITH_SETTINGS: "with less context", Verdict.DOES_NOT: "no"}
 
 Words = Annotated[list[str] | None, typer.Argument(metavar="[WORDS]", help="All must be in a model's entry.")]
@@ -59,23 +60,13 @@ def search(
         )
         return
     table(
-        (
-            "pull it as",
-            "parameters",
-            "download",
-            "needs about",
-            "fits",
-            "context",
-            "licence",
-            "draft",
-            "good for",
-        ),
+        HEADS,
         [
             (
                 model.alias,
                 _parameters(model.parameters, model.active),
                 "" if model.download_bytes is None else f"{_about(model)}{bytes_text(model.download_bytes)}",
-                "" if fit is None else bytes_text(fit.needs),
+                "" if fit is None else f"~{bytes_text(fit.needs)}",
                 "" if fit is None else FITS[fit.verdict],
                 f"{model.context:,}" if model.context else "",
                 model.licence,
@@ -84,6 +75,7 @@ def search(
             )
             for model, fit in found
         ],
+        spare=("licence", "context", "draft"),
     )
     if not found:
         note("the catalog has none: `edgechat models search --online` asks the hub")

@@ -5,9 +5,21 @@ from collections.abc import Sequence
 
 from edgechat.cli.output import one_line
 
+GAP = 2
+"""Cells between columns, the last of them the frame's."""
+EDGES = 2
+LEAST = 14
+"""Cells that the last column is left where others can go."""
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows under heads; on a pipe, rows alone, their cells separated by tabs."""
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, spare: Sequence[str] = ()) -> None:
+    """Print rows under heads; on a pipe, rows alone, their cells separated by tabs.
+
+    Args:
+        heads: of the columns. The first is what is typed elsewhere, and never broken.
+        rows: one cell for each head.
+        spare: heads of columns that are left out on a narrow terminal, one after the other.
+    """
     rows = [[one_line(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         for row in rows:
@@ -18,12 +30,30 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for head in heads:
-        grid.add_column(head, overflow="fold")
+    console = Console()
+    shown, whole = fitting(heads, rows, spare, console.width - EDGES)
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0), header_style="bold")
+    for column in shown:
+        no_wrap = column == 0 or (whole and column != shown[-1])
+        grid.add_column(heads[column], overflow="fold", no_wrap=no_wrap)
     for row in rows:
-        grid.add_row(*(Text(cell) for cell in row))
-    Console().print(grid)
+        grid.add_row(*(Text(row[column]) for column in shown))
+    console.print(grid)
+
+
+def fitting(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str], width: int
+) -> tuple[list[int], bool]:
+    """The columns for a terminal of `width` cells, by number; and whether only the last need be broken."""
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    shown = list(range(len(heads)))
+    for head in (*spare, None):
+        *all_but_last, last = (widths[column] + GAP for column in shown)
+        if sum(all_but_last) + min(last, LEAST) <= width:
+            return shown, True
+        if head is not None:
+            shown.remove(heads.index(head))
+    return shown, False
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> None:
