@@ -199,7 +199,8 @@ class _Run:
             return 0
         from quantize.compare import WINDOW, held_out, windows_of
 
-        return windows_of(held_out(), self.tokenizer, min(WINDOW, self.weights.config.n_ctx)).numel()
+        window = min(WINDOW, self.weights.config.n_ctx)
+        return int(windows_of(held_out(), self.tokenizer, window).numel())
 
     def _samples(self, tokenizer: FolderTokenizer) -> Samples:
         request = self.request
