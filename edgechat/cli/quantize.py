@@ -103,7 +103,9 @@ def quantize(
     seed: Annotated[
         int | None, typer.Option("--seed", min=0, help="Of --calibration self; default: 0.")
     ] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="Calibration samples; default: 128.")] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Calibration samples; default: 128, of GGUF 16.")
+    ] = None,
     sequence_length: Annotated[
         int | None, typer.Option("--sequence-length", min=16, help="Tokens of a sample; default: 512.")
     ] = None,

@@ -8,8 +8,8 @@ import pytest
 
 from models.errors import BrokenModelFile
 from models.gguf import read_header
-from quantize import importance, native
-from quantize.errors import BadRequest, NotEnoughMemory, SourceNotFound
+from quantize import imatrix_native, importance, native
+from quantize.errors import BadRequest, NativeFailure, NotEnoughMemory, SourceNotFound
 from quantize.gguf_receipt import receipt_in
 from quantize.imatrix import ImportanceMatrix
 from quantize.importance import Wanted
@@ -197,16 +197,30 @@ def test_what_does_not_go_together(gguf: Path, matrix: Path, tmp_path: Path) -> 
     refused("q4_0", Wanted(length=512), "--sequence-length 512 is more than the model's context of 128")
 
 
-def test_where_it_cannot_be_made(gguf: Path, tmp_path: Path) -> None:
-    """By default the model is quantized without one, and that is said; not so where a type needs one. The
-    default's windows are longer than this model's context."""
+def test_the_default_fits_a_short_context(gguf: Path, tmp_path: Path) -> None:
+    """Of 128 tokens."""
+    said: list[str] = []
+    request = Request(gguf, target_of("q4_0"), tmp_path / "out.gguf", threads=1, importance=Wanted())
+    result = run(request, say=said.append)
+    assert said[0].startswith("plan: an importance matrix over 16 x 128 tokens (bundled), about ")
+    assert result.importance is not None
+    assert result.importance["tokens_each"] == 128
+
+
+def test_where_it_cannot_be_made(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default the model is quantized without one, and that is said; not so where a type needs one, or one
+    was asked for."""
+
+    def fail(order: object, tell: object) -> None:
+        raise NativeFailure("llama.cpp can't load it")
+
+    monkeypatch.setattr(imatrix_native, "collect", fail)
     result = run(Request(gguf, target_of("q4_0"), tmp_path / "out.gguf", threads=1, importance=Wanted()))
     assert result.importance is None
-    assert result.notes == (
-        "without an importance matrix: --sequence-length 512 is more than the model's context of 128 tokens",
-    )
-    with pytest.raises(BadRequest, match="more than the model's context"):
-        run(Request(gguf, target_of("iq2_xs"), tmp_path / "b.gguf", threads=1, importance=Wanted()))
+    assert result.notes == ("without an importance matrix: llama.cpp can't load it",)
+    for kind, wanted in (("iq2_xs", Wanted()), ("q4_0", Wanted(samples=3))):
+        with pytest.raises(NativeFailure, match=r"llama\.cpp can't load it"):
+            run(Request(gguf, target_of(kind), tmp_path / "b.gguf", threads=1, importance=wanted))
     assert [path.name for path in tmp_path.iterdir()] == ["out.gguf"]
 
 
