@@ -287,7 +287,7 @@ class Maker:
             self.notes.append(f"without an importance matrix: {error}")
 
     def _check_memory(self, hidden: int) -> None:
-        from quantize.layer_plan import LIBRARIES
+        from quantize.layer_memory import LIBRARIES
         from quantize.layers import free_memory
 
         layers: dict[str, int] = {}
