@@ -198,6 +198,7 @@ class Maker:
         except UnsupportedModel:
             return None
         device = usable_device(self.wanted.device)
+        made = None
         with self._forgiving(), open_weights(folder) as weights:
             if self.wanted.length is None:
                 self.length = min(self.length, weights.config.n_ctx)
@@ -218,8 +219,8 @@ class Maker:
             tokens = torch.from_numpy(found.tokens)
             entries = collect(weights, tokens, device=device, threads=self.threads, told=self._told)
             matrix = ImportanceMatrix(entries, (found.source,), len(found.tokens), self.length)
-            return self._made(matrix, "torch", found.source, found.sha256, found.n_chat)
-        return None
+            made = self._made(matrix, "torch", found.source, found.sha256, found.n_chat)
+        return made
 
     def by_llama(self, model: Path, output: Path) -> Made | None:
         """Of a GGUF file; None: it is to be done without.
@@ -237,6 +238,7 @@ class Maker:
         text = self.wanted.calibration
         if self.wanted.length is None:
             self.length = min(self.length, context_of(read_header(model)) or self.length)
+        made = None
         with self._forgiving(), partial(output) as path:
             self._plan("bundled" if text is None else text.name)
             order = imatrix_native.Order(
@@ -258,8 +260,8 @@ class Maker:
             if last is None:
                 raise NativeFailure(f"llama.cpp computed nothing of {model}")
             matrix = replace(ImportanceMatrix.read(path), path=None).fitted(self.shapes)
-            return self._made(matrix, "llama.cpp", last.source, last.sha256, last.n_chat)
-        return None
+            made = self._made(matrix, "llama.cpp", last.source, last.sha256, last.n_chat)
+        return made
 
     def _made(self, matrix: ImportanceMatrix, by: str, source: str, sha256: str, n_chat: int) -> Made:
         file = self.wanted.file

@@ -200,13 +200,14 @@ def _importance(path: str | None, kept: list[Any]) -> "ctypes.Array[Any]":
         entries = []
         for name, entry in matrix.entries.items():
             mean = entry.mean.reshape(-1)
-            entries.append((name.encode(), (ctypes.c_float * mean.size).from_buffer(mean), mean.size))
+            entries.append((name.encode(), (ctypes.c_float * mean.size).from_buffer(mean.data), mean.size))
     kept.append(entries)
     kind = llama_cpp.llama_model_imatrix_data
     pointer = ctypes.POINTER(ctypes.c_float)
     made = [kind(name, ctypes.cast(numbers, pointer), size) for name, numbers, size in entries]
     kept.append(made)
-    return (kind * (len(made) + 1))(*made, kind(None, None, 0))
+    array: ctypes.Array[Any] = (kind * (len(made) + 1))(*made, kind(None, None, 0))
+    return array
 
 
 def _keys(keys: Iterable[tuple[str, str | int]]) -> "ctypes.Array[Any]":
@@ -224,7 +225,8 @@ def _keys(keys: Iterable[tuple[str, str | int]]) -> "ctypes.Array[Any]":
             override.tag = llama_cpp.LLAMA_KV_OVERRIDE_TYPE_INT
             override.value.val_i64 = value
         overrides.append(override)
-    return (kind * (len(overrides) + 1))(*overrides)
+    array: ctypes.Array[Any] = (kind * (len(overrides) + 1))(*overrides)
+    return array
 
 
 def _escaped(match: re.Match[str]) -> str:
