@@ -39,11 +39,11 @@ from edgechat.engine.process.messages import Event, Finished, Generate, Refused
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.speculation.accept import acceptance, probability
 from edgechat.engine.speculation.calibration import Calibration
-from edgechat.engine.speculation.controller import Round, SpeculationStats
 from edgechat.engine.speculation.cost import CostTable, StepCost, ceiling
 from edgechat.engine.speculation.draft_model import DraftModel
 from edgechat.engine.speculation.measuring import completed, step_costs
 from edgechat.engine.speculation.proposal import Draft, Source
+from edgechat.engine.speculation.round import Round, SpeculationStats
 from edgechat.library.starter import starter_path
 from edgechat.records import LoadSettings, SamplingSettings
 from edgechat.runtimes.base import Chunk, Wanted

@@ -7,12 +7,12 @@ can't do better. After each call, a slot's tokens are exactly those that its seq
 import logging
 from collections.abc import Callable, Iterator
 
+from edgechat.engine.eviction import Eviction
 from edgechat.engine.memory import Memory, Remembered
 from edgechat.engine.prefix import least_recently_used, place, reusable
 from edgechat.engine.sequence import Slot, common_prefix
 from edgechat.engine.states import MIN_TOKENS, Key, SavedState, StateStore
 from edgechat.engine.turn import Turn
-from edgechat.engine.window import Eviction
 from edgechat.runtimes.base import ContextFull, DecodeFailed, Runtime
 
 _log = logging.getLogger(__name__)

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 from edgechat.engine import summary
 from edgechat.engine.detokenize import text_of
+from edgechat.engine.eviction import Eviction
 from edgechat.engine.process.messages import Delta, Generate, Prefilled
 from edgechat.engine.sequence import Segment, Transcript
 from edgechat.engine.sliding import Visible
 from edgechat.engine.turn import Turn
-from edgechat.engine.window import Eviction
 
 
 class Condensing(Turn):

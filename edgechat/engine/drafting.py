@@ -13,10 +13,11 @@ from typing import Protocol
 from edgechat.engine.holes import Range
 from edgechat.engine.speculation.accept import Verdict
 from edgechat.engine.speculation.calibration import Calibration
-from edgechat.engine.speculation.controller import Controller, Round, SpeculationStats
+from edgechat.engine.speculation.controller import Controller
 from edgechat.engine.speculation.cost import StepCost
 from edgechat.engine.speculation.draft_model import Choose, DraftModel, chooser
 from edgechat.engine.speculation.proposal import Draft, Source
+from edgechat.engine.speculation.round import Round, SpeculationStats
 from edgechat.engine.speculation.words import Library, Words
 from edgechat.engine.turn import Turn
 from edgechat.records import Capabilities, Speculation

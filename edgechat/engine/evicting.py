@@ -5,12 +5,12 @@ from collections.abc import Callable
 from edgechat.engine.cache import Cache
 from edgechat.engine.condensing import Condensing
 from edgechat.engine.drafting import Drafter
+from edgechat.engine.eviction import Eviction
 from edgechat.engine.holes import Filling
 from edgechat.engine.process.messages import Event, Note, Summarizing
 from edgechat.engine.scheduler import Scheduler
 from edgechat.engine.sliding import Sliding, sentence
 from edgechat.engine.turn import Turn
-from edgechat.engine.window import Eviction
 from edgechat.errors import UsageError
 
 

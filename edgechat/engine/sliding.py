@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from edgechat.engine.eviction import Eviction, Span
 from edgechat.engine.holes import NONE, Filling, Holes, remove
 from edgechat.engine.process.messages import Evicted, Generate
 from edgechat.engine.rendering import ChatRenderer
 from edgechat.engine.sequence import TextTokens, Transcript
 from edgechat.engine.spans import Layout, Rendered, Wrapping, behind_holes, chat_layout, raw_layout, unseen
 from edgechat.engine.summary import Summaries
-from edgechat.engine.window import Eviction, Overflow, Span, Window
+from edgechat.engine.window import Overflow, Window
 from edgechat.errors import UsageError
 
 RECOMPUTED_STEPS = 2

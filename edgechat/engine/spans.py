@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from edgechat.engine.eviction import Role, Span
 from edgechat.engine.holes import Holes
 from edgechat.engine.rendering import ChatRenderer
 from edgechat.engine.sequence import TextTokens, Transcript, message_ends
-from edgechat.engine.window import Role, Span, Window
+from edgechat.engine.window import Window
 from models.chat import ChatMessage
 from models.errors import ModelError
 

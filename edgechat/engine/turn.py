@@ -1,8 +1,10 @@
 """One turn of the model: a request on its way from prompt to answer."""
 
+from array import array
 from collections.abc import Callable, Sequence
 
 from edgechat.engine.detokenize import Detokenizer, n_tokens_before, text_of
+from edgechat.engine.eviction import Eviction
 from edgechat.engine.holes import Holes
 from edgechat.engine.process.messages import Delta, Finished, Prefilled
 from edgechat.engine.sampling import Sampler
@@ -10,7 +12,6 @@ from edgechat.engine.sequence import Segment, Slot, Transcript
 from edgechat.engine.sliding import Visible
 from edgechat.engine.speculation.proposal import Draft
 from edgechat.engine.stop import StopStrings
-from edgechat.engine.window import Eviction
 from edgechat.records import FinishReason, Timings
 
 DELTA_S = 0.025
@@ -82,8 +83,8 @@ class Turn:
         self.key = key
         self.tokens = visible.tokens
         """What the model sees of the prompt and the answer, computed or not."""
-        self.answer: list[int] = []
-        """All of it, whether or not the model still sees its beginning."""
+        self.answer = array("i")
+        """All of it, whether or not the model still sees its beginning. It may be long: 4 bytes a token."""
         self.n_prompt = len(self.tokens)
         """Tokens of the prompt that the model saw when it began to answer."""
         self.carried: Holes = visible.holes

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgechat.engine.speculation.controller import Controller, Round
+from edgechat.engine.speculation.controller import Controller
+from edgechat.engine.speculation.round import Round
 from edgechat.engine.speculation.proposal import Draft, Source
 
 

@@ -23,12 +23,13 @@ longer batch makes all of them wait.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from edgechat.engine.speculation.calibration import Calibration, Shadow
 from edgechat.engine.speculation.cost import StepCost
+from edgechat.engine.speculation.probing import Probes
 from edgechat.engine.speculation.proposal import Draft, Source
+from edgechat.engine.speculation.round import Round, SpeculationStats
 from edgechat.engine.speculation.stopping import best_length, break_even, worth_another
 
 _UNLIKELY = 0.01
@@ -41,50 +42,6 @@ class _Why(StrEnum):
     NOTHING = "nothing to draft: no words repeat here"
     BROKE = "pausing: the last drafts took more time than they saved"
     DEAR = "drafting would cost more time than it saves"
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """What one step did for one sequence."""
-
-    drafts: Sequence[Draft]
-    """Those that were verified; empty for a plain step."""
-    n_accepted: int
-    n_judged: int
-    tokens: Sequence[int]
-    """What the sequence grew by."""
-    seconds: float | None = None
-    """Of the step; None where others or a prompt shared it: the modelled time is taken then."""
-    draft_s: float = 0.0
-    """Seconds of drafting, which came on top."""
-    n_computed: int = 0
-    """Drafts that were computed in `draft_s`, verified or not."""
-    catch_up_s: float = 0.0
-    """Seconds in which the draft model first read what had been written without it."""
-    rows: int = 0
-    """Tokens of other sequences in the same batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpeculationStats:
-    """What speculation has done for one answer."""
-
-    rounds: int
-    """Steps in all, plain ones included."""
-    tokens: int
-    drafted: int
-    accepted: int
-    speedup: float
-    """Tokens per second over plain decoding's, of late."""
-    predicted: float
-    """The same, as it was expected before each step."""
-    reason: str
-    """Why nothing is drafted now; empty while something is."""
-
-    @property
-    def tokens_per_step(self) -> float:
-        """1 is plain decoding."""
-        return self.tokens / self.rounds if self.rounds else 0.0
 
 
 class _Speed:
@@ -114,13 +71,6 @@ class Controller:
     """Credit that a token brings: what speculation may cost at worst."""
     MOST = 24.0
     """Gains beyond this can't be lost again."""
-    PAUSE = 64
-    """Tokens before the first probe; doubles with each that fails."""
-    LONGEST_PAUSE = 2048
-    GIVE_UP = -1.2
-    """A series of probes ends when it has cost so many plain steps more than it gained."""
-    PROBE_SHARE = 0.01
-    """A probe may take so much of the time since the one before."""
 
     def __init__(
         self,
@@ -141,10 +91,7 @@ class Controller:
         self.calibration = calibration
         self.longest = longest
         self._draft_s: dict[Source, float] = dict(draft_s or {})
-        self._pause: dict[Source, int] = {}
-        self._pause_now: dict[Source, int] = {}
-        self._score = 0.0
-        self._since_probe: dict[Source, int] = {}
+        self._probes = Probes()
         self._modelled = _Speed()
         self._measured = _Speed()
         self._predicted = _Speed()
@@ -165,8 +112,7 @@ class Controller:
 
     def hint(self) -> None:
         """The kind of text has changed (a code block opens, a quote): probe soon."""
-        self._pause.clear()
-        self._pause_now.clear()
+        self._probes.soon()
 
     # --- before a step
 
@@ -233,7 +179,7 @@ class Controller:
             if worth_another(standing, typical, losses[n:], loss, max(1.0, self._modelled())):
                 return True
             can_pay = any(loss < k for k, loss in enumerate(losses, start=1))  # if every draft stood
-            if n == 0 and can_pay and self._probe_due(source, losses[0]):
+            if n == 0 and can_pay and self._probes.due(source, losses[0]):
                 self._probing = True
                 self.calibration.soften(source)
                 return True
@@ -277,8 +223,7 @@ class Controller:
 
     def _learn(self, round_: Round) -> None:
         drafts, tokens = round_.drafts, round_.tokens
-        for source in self._since_probe:
-            self._since_probe[source] += len(tokens)
+        self._probes.pass_by(len(tokens))
         if round_.n_computed:
             source = self._offered[0].source if self._offered else Source.MODEL
             self._learn_draft_time(source, round_.draft_s / round_.n_computed)
@@ -286,25 +231,10 @@ class Controller:
             self.calibration.learn(drafts, round_.n_accepted, round_.n_judged)
             source = drafts[0].source
             if self._probed:
-                self._after_probe(source, round_)
+                loss = self._losses(1, round_.rows)[0] + self._draft_time(source, round_.rows)
+                self._probes.after(source, round_.n_accepted - loss)
         self._follow_shadow(round_)
         self._offered = ()
-
-    def _after_probe(self, source: Source, round_: Round) -> None:
-        """Go on probing while it could be true that drafts pay; else the pause doubles.
-
-        The score is what the probes of this series have gained, in plain steps.
-        """
-        loss = self._losses(1, round_.rows)[0]
-        loss += self._draft_time(source, round_.rows)
-        self._score += round_.n_accepted - loss
-        self._since_probe[source] = 0
-        if self._score > self.GIVE_UP:
-            self._pause_now[source] = 0
-            return
-        self._score = 0.0
-        pause = self._pause[source] = min(self.LONGEST_PAUSE, 2 * self._pause.get(source, self.PAUSE // 2))
-        self._pause_now[source] = pause
 
     def _learn_draft_time(self, source: Source, seconds: float) -> None:
         known = self._draft_s.get(source)
@@ -338,11 +268,6 @@ class Controller:
     def _plain_s(self, rows: int) -> float:
         """Seconds of a plain step of this sequence, `rows` others beside it."""
         return self.cost(rows + 1) / (rows + 1)
-
-    def _probe_due(self, source: Source, loss: float) -> bool:
-        since = self._since_probe.setdefault(source, self.PAUSE)
-        pause = self._pause_now.get(source, self.PAUSE)
-        return since >= pause and (pause == 0 or loss <= self.PROBE_SHARE * since)
 
     # --- why not
 

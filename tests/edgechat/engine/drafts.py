@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from edgechat.engine.drafting import Drafter
-from edgechat.engine.speculation.controller import Round, SpeculationStats
 from edgechat.engine.speculation.cost import CostTable, StepCost
 from edgechat.engine.speculation.draft_model import DraftModel
 from edgechat.engine.speculation.measuring import TYPICAL
 from edgechat.engine.speculation.proposal import Draft, Source
+from edgechat.engine.speculation.round import Round, SpeculationStats
 from edgechat.records import Capabilities
 from edgechat.runtimes.base import Logits
 from tests.edgechat.engine.harness import Bench

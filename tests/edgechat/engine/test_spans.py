@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgechat.engine.eviction import Span
 from edgechat.engine.holes import NONE
 from edgechat.engine.rendering import PlainRenderer
 from edgechat.engine.sequence import TextTokens
 from edgechat.engine.spans import Layout, Rendered, Wrapping, behind_holes, chat_layout, unseen
-from edgechat.engine.window import Span, Window
+from edgechat.engine.window import Window
 from edgechat.errors import UsageError
 from models.chat import ChatMessage
 from models.chat_template import ChatTemplate

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from edgechat.engine.eviction import Eviction, Role, Span
 from edgechat.engine.holes import Filling, Holes
-from edgechat.engine.window import Eviction, Overflow, Role, Span, Window
+from edgechat.engine.window import Overflow, Window
 from edgechat.errors import UsageError
 
 Token = tuple[str, int]  # ("head" | "body" | "tail" | "bos", message)

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgechat.engine.speculation.calibration import Calibration
-from edgechat.engine.speculation.controller import Controller, Round
+from edgechat.engine.speculation.controller import Controller
 from edgechat.engine.speculation.cost import CostTable, StepCost
 from edgechat.engine.speculation.proposal import Draft, Source
+from edgechat.engine.speculation.round import Round
 from tests.oracles.speculation import V_0_5B, V_1_5B, best_fixed, filled, simulate
 
 V15, V05 = filled(V_1_5B), filled(V_0_5B)
