@@ -89,7 +89,7 @@ class Streamer:
         self.state = state
         self.tokens = tokens
         self.device = device
-        self.keeps = keeps
+        self.keeps = keeps and device == "cpu"  # a GPU's memory is short, and computing twice costs it little
         self.told = told
         self.activations: Activations | None = None
         if tokens is not None:
