@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models.ggml_types import BLOCKS
+from models.checkpoint import GGUFCheckpoint
+from models.ggml_types import BLOCKS, GGMLType
 from models.gguf import read_header
 from quantize.budget import Budget, bpw_budget
 from quantize.errors import BadRequest
@@ -155,6 +156,21 @@ def test_bits_per_weight_are_kept(gguf: Path, tmp_path: Path, share: float) -> N
     n_bytes = sum(one.n_elements // BLOCKS[one.type].elements * BLOCKS[one.type].n_bytes for one in tensors)
     assert 8 * n_bytes / sum(one.n_elements for one in tensors) <= bits
     assert result.bits_per_weight <= bits
+
+
+def test_a_quantized_source(gguf: Path, tmp_path: Path) -> None:
+    """Nothing gets more bits than it has; what keeps its type keeps its bytes; the source is as it was."""
+    source = run(Request(gguf, target_of("q8_0"), tmp_path / "source.gguf")).path
+    before = source.read_bytes()
+    result = made(source, tmp_path / "out.gguf", Wishes(budget=bpw_budget(7.5)))
+    assert source.read_bytes() == before
+    assert "a second quantization costs quality" in result.notes[0]
+    kinds = types_in(result.path)
+    assert max(BLOCKS[GGMLType[kind]].bits_per_weight for kind in kinds.values()) == 8.5
+    assert result.bits_per_weight <= 7.5
+    with GGUFCheckpoint(source) as old, GGUFCheckpoint(result.path) as new:
+        kept = [name for name, kind in kinds.items() if kind == "Q8_0"]
+        assert all(np.array_equal(old.stored_rows(name), new.stored_rows(name)) for name in kept)
 
 
 def test_a_named_tensor_is_left_to_the_person(folder: Path, tmp_path: Path) -> None:
