@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.gguf import GGUFHeader, ValueType, read_header
+from models.receipt import KEY as KEY
 from quantize.formats.gguf import Encoded, OutputTensor, encode
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from quantize.plan import Target
     from quantize.shares import Share
 
-KEY = "edgechat.receipt"
 PIECE = 127
 """Bytes of a text that llama.cpp takes."""
 PIECES = 20
@@ -90,18 +90,6 @@ def _fitting(record: Mapping[str, Any], room: int) -> bytes:
         if len(raw) <= room or not kept:
             return raw
         kept.popitem()
-
-
-def receipt_in(header: GGUFHeader) -> dict[str, Any] | None:
-    """The receipt of a file that edgechat wrote; None: there is none that can be read."""
-    text = header.metadata.get(KEY)
-    if not isinstance(text, str):
-        return None
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None
 
 
 def record_of(

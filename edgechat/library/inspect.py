@@ -8,10 +8,10 @@ import msgspec
 
 from edgechat.library.local import model_name, parts_of
 from models.gguf import GGUFHeader, LazyArray, TensorInfo, read_header
+from models.receipt import receipt_in
 from models.sizes import bits_per_weight
 from models.verify import check_kind, check_layout
 from models.verify_hyperparameters import MAX_LAYERS, check_hyperparameters
-from quantize.gguf_receipt import receipt_in
 
 RECEIPT = "edgechat-receipt.json"
 MAX_RECEIPT_BYTES = 2**24

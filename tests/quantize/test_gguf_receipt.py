@@ -9,6 +9,7 @@ import pytest
 from gguf import GGUFReader
 
 from models.gguf import read_header
+from models.receipt import receipt_in
 from quantize import gguf_receipt
 from quantize.formats.gguf import header_bytes
 from quantize.pipeline import Request, run
@@ -30,7 +31,7 @@ def test_every_file_has_one(source: Path, tmp_path: Path, kind: str) -> None:
     names = [name for name in reader.fields if name.startswith("edgechat")]
     assert names == ["edgechat.receipt"]
     record = json.loads(reader.fields["edgechat.receipt"].contents())
-    assert record == gguf_receipt.receipt_in(read_header(result.path))
+    assert record == receipt_in(read_header(result.path))
     digest = hashlib.sha256()
     for name in ("config.json", "model.safetensors"):
         digest.update(f"{name}\0{hashlib.sha256((source / name).read_bytes()).hexdigest()}\n".encode())
@@ -50,7 +51,7 @@ def test_a_receipt_of_the_source_is_replaced(source: Path, tmp_path: Path, kind:
     """It is of another file. The same weights come out, whatever the header holds."""
     first = run(Request(source, target_of("f32"), tmp_path / "first.gguf")).path
     second = run(Request(first, target_of(kind), tmp_path / "second.gguf")).path
-    record = gguf_receipt.receipt_in(read_header(second))
+    record = receipt_in(read_header(second))
     assert record is not None
     assert record["source"] == {
         "name": "first.gguf",
@@ -73,17 +74,17 @@ def test_too_long_a_receipt_loses_its_end(tmp_path: Path) -> None:
     size = path.stat().st_size
     gguf_receipt.put(path, {"first": "a", "second": 'ä"' * gguf_receipt.ROOM})
     assert path.stat().st_size == size
-    assert gguf_receipt.receipt_in(read_header(path)) == {"first": "a"}
+    assert receipt_in(read_header(path)) == {"first": "a"}
     gguf_receipt.put(path, {"first": "ä", "second": 2})
-    assert gguf_receipt.receipt_in(read_header(path)) == {"first": "ä", "second": 2}
+    assert receipt_in(read_header(path)) == {"first": "ä", "second": 2}
 
 
 def test_files_without_one(tmp_path: Path) -> None:
     """Of others, or damaged."""
     path = tmp_path / "x.gguf"
     path.write_bytes(header_bytes({}, []))
-    assert gguf_receipt.receipt_in(read_header(path)) is None
+    assert receipt_in(read_header(path)) is None
     with pytest.raises(ValueError, match="has no room for a receipt"):
         gguf_receipt.put(path, {})
     path.write_bytes(header_bytes({gguf_receipt.KEY: gguf_receipt.reserved()}, []))
-    assert gguf_receipt.receipt_in(read_header(path)) is None
+    assert receipt_in(read_header(path)) is None

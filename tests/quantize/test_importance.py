@@ -8,9 +8,9 @@ import pytest
 
 from models.errors import BrokenModelFile
 from models.gguf import read_header
+from models.receipt import receipt_in
 from quantize import imatrix_native, importance, native
 from quantize.errors import BadRequest, NativeFailure, NotEnoughMemory, SourceNotFound
-from quantize.gguf_receipt import receipt_in
 from quantize.imatrix import ImportanceMatrix
 from quantize.importance import Wanted
 from quantize.pipeline import Request, run
