@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.gguf import GGUFHeader, ValueType, read_header
-from models.receipt import KEY as KEY
+from models.receipt import KEY
 from quantize.formats.gguf import Encoded, OutputTensor, encode
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from models.checkpoint import GGUFCheckpoint, SafetensorsCheckpoint, open_checkp
 from models.ggml_types import GGMLType
 from models.gguf import TensorInfo, read_header
 from models.packed import PackedCheckpoint
+from models.receipt import KEY
 from models.sizes import bits_per_weight
 from models.verify import verify_gguf
 from quantize import convert, gguf_receipt, importance, native
@@ -453,7 +454,7 @@ def _quantize(
 
 def _with_room(conversion: Conversion) -> dict[str, Encoded]:
     """The metadata, with room for the receipt."""
-    return {**conversion.metadata, gguf_receipt.KEY: gguf_receipt.reserved()}
+    return {**conversion.metadata, KEY: gguf_receipt.reserved()}
 
 
 def _deliver(
