@@ -2,7 +2,9 @@
 
 Of each tensor some rows go through each type and back. The error is relative to what the tensor puts out:
 sum of a (w - w')^2 over sum of a w^2, where a is the mean square of each column's input (the importance
-matrix), or 1.
+matrix), or 1. No column counts for more than a few dozen: some matrices are given enormous numbers in one
+column, and by the first token alone (massive activations, Sun et al. 2024), beside which all other errors
+would look like nothing.
 
 How much an error matters depends on where it is. So groups of tensors are disturbed one after the other, and
 it is seen how far the model's answers go from what they were (quantize/sensitivity.py).
@@ -39,6 +41,8 @@ SLOW = frozenset(
     }
 )
 MIN_ROWS = 16
+MOST = 32
+"""Times the median, that a column counts for at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +198,19 @@ def _weighted(rows: Floats, weights: Floats | None) -> float:
 
 def _error(ggml: Ggml, kind: GGMLType, parts: Sequence[Part]) -> float:
     """Relative to what comes out without."""
-    energy = sum(_weighted(rows, weights) for rows, weights in parts)
-    error = sum(_weighted(rows - ggml.rounded(rows, kind, weights), weights) for rows, weights in parts)
+    error = energy = 0.0
+    for rows, weights in parts:
+        limited = None if weights is None else limit(weights)
+        energy += _weighted(rows, limited)
+        error += _weighted(rows - ggml.rounded(rows, kind, weights), limited)
     return error / energy if energy > 0 else 0.0
+
+
+def limit(weights: Floats) -> Floats:
+    """Importance, float32 [..., columns], without those that would hide all others of their row."""
+    median = np.median(weights, axis=-1, keepdims=True)
+    # Where most columns are never used, their median says nothing.
+    return np.where(median > 0, np.minimum(weights, np.float32(MOST) * median), weights).astype(np.float32)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from models.ggml_types import GGMLType
 from quantize.calibration import Tokens, bundled, from_file, samples
 from quantize.errors import NativeFailure
 from quantize.ggml import Floats
-from quantize.measure import Order, Weights
+from quantize.measure import Order, Weights, limit
 from quantize.tensors import row_ranges
 
 BLOCK = 32
@@ -89,7 +89,8 @@ def _disturbed(
 def _columns(weights: Floats | None, experts: npt.NDArray[np.int64]) -> Floats:
     if weights is None:
         return np.ones((1, 1), np.float32)
-    return weights[None] if weights.ndim == 1 else weights[experts]
+    limited = limit(weights)
+    return limited[None] if limited.ndim == 1 else limited[experts]
 
 
 def rounded(rows: Floats) -> Floats:

@@ -91,6 +91,20 @@ def test_errors_with_weights(source: Path, tmp_path: Path) -> None:
     assert weighted[DOWN][GGMLType.Q2_K] < 0.8 * plain[DOWN][GGMLType.Q2_K]
 
 
+def test_one_enormous_column_hides_no_other(source: Path, tmp_path: Path) -> None:
+    """Its importance is limited in the error; by itself it would make the error of any type nothing."""
+    importance = np.ones((1, 256), np.float32)
+    plain = measured(source, source).errors[DOWN][GGMLType.Q2_K]
+    importance[0, 5] = 1e6
+    ImportanceMatrix({DOWN: Entry(importance, np.ones(1, np.float32))}).write(tmp_path / "imatrix.gguf")
+    found = measured(source, source, imatrix=str(tmp_path / "imatrix.gguf")).errors[DOWN][GGMLType.Q2_K]
+    assert 0.5 * plain < found < 2 * plain
+    weights = np.array([[1, 1, 2, 1e6, 0.5], [0, 0, 0, 0, 7]], np.float32)
+    limited = [[1, 1, 2, 32, 0.5], [0, 0, 0, 0, 7]]
+    assert np.array_equal(measure.limit(weights), np.array(limited, np.float32))
+    assert np.array_equal(measure.limit(weights[0]), np.array(limited[0], np.float32))
+
+
 def test_a_group_is_disturbed_and_comes_back(source: Path, tmp_path: Path) -> None:
     """The divergence is that of llama.cpp's logits of a file with the same tensors disturbed by hand."""
     copy = tmp_path / "copy.gguf"
