@@ -19,6 +19,7 @@ from models.json_file import optional_json
 from models.weights import Weights, open_weights
 from quantize.errors import BadRequest
 from quantize.evaluate import Perplexity
+from quantize.heap import give_back
 from quantize.methods.int8 import RoundedInputs
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 WINDOW = 512
 BATCH_TOKENS = 2048
-SCORED_LOGITS = 2**23
-"""That are in memory at once, of each model: 32 MiB."""
+SCORED_LOGITS = 2**22
+"""That are in memory at once, of each model: 16 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,7 @@ def compare(
     if known is None:
         known = last_states(source, tokens, device, lambda share: told(share * 0.4))
     states = [known, last_states(result, tokens, device, lambda share: told(0.4 + share * 0.4))]
+    give_back()
     length = tokens.shape[1]
     first = length // 2
     # The state at a position tells the next token.

@@ -23,13 +23,14 @@ TOKENIZER_READ = 11.0
 BATCH_TOKENS = 2048
 CHUNK_BYTES = 16 * 2**20
 """Of rows that are read at once."""
-SCORED_BYTES = 4 * 2**23
+SCORED_BYTES = 4 * 2**22
 """Of the logits of each model that are compared at once."""
-SCORED_COPIES = 4.5
+SCORED_COPIES = 5.0
+"""Of them at once, and what lies between them."""
 HEAD_CHUNK = 8192
 """Rows of the output matrix that are in float32."""
-HELD_BACK = 64 * 10**6
-"""Freed memory that stays with the process, at most."""
+HELD_BACK = 24 * 10**6
+"""Freed memory that stays with the process all the same, at most."""
 RANGES = 130 * 10**6
 """What AWQ's search for ranges holds at once: `quantize.methods.ranges`."""
 SAMPLER = 60 * 10**6

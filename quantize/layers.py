@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from models.errors import UnsupportedModel
 from quantize.calibration import FolderTokenizer, Samples, bundled, from_file, samples
 from quantize.errors import BadRequest, SourceNotFound
+from quantize.heap import give_back
 from quantize.layer_plan import LayerPlan, make_plan
 from quantize.layer_request import LayerRequest, LayerResult, Reporter, Silent, free_memory
 from quantize.matrices import layer_matrices
@@ -156,6 +157,7 @@ class _Run:
             keeps=plan.keeps,
             told=self.reporter.layer,
         ).run()
+        give_back()
         ignored = self._ignored()
         result = assemble(
             self.source.folder, self.weights, self.workspace, method.files(quantizer(), ignored)
