@@ -14,7 +14,7 @@ from edgechat.chat.events import GivenBack, State
 from edgechat.chat.options import ChatOptions
 from edgechat.engine.process.messages import Refused
 from edgechat.errors import ResourceError
-from edgechat.history import HistoryStore, Status
+from edgechat.history import HistoryStore, OpenedHistory, Status
 from edgechat.history.claims import Claims
 from edgechat.history.errors import ConversationOpen
 
@@ -145,6 +145,17 @@ async def test_going_on_with_one_that_is_open_elsewhere_begins_anew(
         app.controller.send("another")
         await wait_until(lambda: app.controller.conversation_id == conversation.id + 1)
         await wait_until(lambda: "Hello there." in screen_text(app) and not app.controller.status.busy)
+
+
+async def test_what_is_wrong_with_the_store_is_said_below_the_conversation(
+    make_app, store: HistoryStore, wait_until
+) -> None:
+    conversation = store.create("Ships", "Scripted-1B", "")
+    store.add(conversation.id, "user", "hello", status=Status.COMPLETE)
+    app = make_app(resume=conversation.id, history=OpenedHistory(store, "Nothing will be saved: no disk."))
+    async with app.run_test(size=(80, 24)):
+        await wait_until(lambda: "Nothing will be saved: no disk." in screen_text(app))
+        assert "hello" in screen_text(app)
 
 
 async def test_another_model_is_said(chat, store, wait_until) -> None:

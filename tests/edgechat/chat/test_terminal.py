@@ -371,3 +371,16 @@ def test_the_oldest_of_two_hundred_messages_is_reached_with_page_up(open_termina
     terminal.until(lambda: "message 199 of it" in terminal.text)
     terminal.type("\x1b[1;5H")  # Ctrl+Home
     terminal.until(lambda: "message 0 of it" in terminal.text)
+
+
+def test_a_home_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    terminal = Terminal(tmp_path / "file" / "home", "--temperature", "0", "--max-tokens", "8")
+    try:
+        terminal.until(lambda: "Nothing will be saved:" in terminal.text)
+        terminal.ask("Say hello.")
+        terminal.until(lambda: terminal.answer_lines() and "ready" in terminal.text)
+        terminal.type("\x11")  # Ctrl+Q
+        assert terminal.wait() == 0
+    finally:
+        terminal.close()
