@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from models.errors import UnsupportedModel
+from models.ggml_types import BLOCKS
 from models.gguf import GGUFHeader, read_header
 from quantize import imatrix_native
 from quantize.errors import BadRequest, NativeFailure, NotEnoughMemory, QuantizeError, SourceNotFound
@@ -22,10 +23,14 @@ from quantize.partial import partial
 from quantize.plan import Target, human
 from quantize.progress import Progress, Stage, Step
 
+if TYPE_CHECKING:
+    from quantize.type_choice import Wishes
+
 SAMPLES = 16
 """A mean over few thousand tokens is near that over many; what more of them cost is more than they bring."""
 LENGTH = 512
 
+EIGHT_BITS = 8
 KEYS_BYTES = 512
 """More than `Made.keys` ever take in a header."""
 
@@ -62,15 +67,19 @@ class Wanted:
         """The file is: it is read."""
         return self.file is not None and self.file.exists()
 
-    def check(self, target: Target) -> None:
+    def check(self, target: Target, wishes: "Wishes") -> None:
         """Refuse what contradicts itself or can't be done, before anything is read.
+
+        Args:
+            target: the type of the file.
+            wishes: types of single tensors.
 
         Raises:
             BadRequest: with what does.
             SourceNotFound: there is no folder for the file, or no text.
         """
         given = self.given()
-        if given and target.direct is not None:
+        if given and not is_for(target, wishes):
             raise BadRequest(
                 f"{given[0]} doesn't go with --type {target.name}: an importance matrix is for types below "
                 "8 bits"
@@ -82,6 +91,12 @@ class Wanted:
         text = self.calibration
         if text is not None and not text.is_file():
             raise SourceNotFound(f"no file at {text}: --calibration takes a .txt or a .jsonl file")
+
+
+def is_for(target: Target, wishes: "Wishes") -> bool:
+    """Whether an importance matrix is of use: for types below 8 bits."""
+    below = any(BLOCKS[one.type].bits_per_weight < EIGHT_BITS for one in wishes.overrides)
+    return target.direct is None or below
 
 
 @dataclass(frozen=True, slots=True)

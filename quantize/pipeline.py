@@ -147,7 +147,7 @@ def _check_importance(request: Request) -> None:
         SourceNotFound: a file or a folder that is named is not there.
     """
     if request.importance is not None:
-        request.importance.check(request.target)
+        request.importance.check(request.target, request.wishes)
     elif request.target.needs_imatrix:
         raise BadRequest(f"{request.target.name} needs an importance matrix: leave out --imatrix off")
 

@@ -179,7 +179,7 @@ def quantize(
     from quantize.pipeline import Request, default_target, run
 
     target = target_for(wishes, kind) or default_target(origin)
-    matrix = importance_of(imatrix, options, target)
+    matrix = importance_of(imatrix, options, target, wishes)
     request = Request(origin, target, place, force, threads, importance=matrix, wishes=wishes)
     say = _unsaid if quiet else note
     with _stopped_by_sigterm(), _shown(quiet=quiet) as progress:

@@ -10,6 +10,7 @@ from edgechat.errors import UsageError
 if TYPE_CHECKING:
     from quantize.importance import Wanted
     from quantize.plan import Target
+    from quantize.type_choice import Wishes
 
 OPTIONS = frozenset({"--calibration", "--samples", "--sequence-length", "--device"})
 """Those of `LayerOptions` that the importance matrix is made with."""
@@ -17,18 +18,21 @@ OPTIONS = frozenset({"--calibration", "--samples", "--sequence-length", "--devic
 OFF = "off"
 
 
-def importance_of(imatrix: str | None, options: LayerOptions, target: "Target") -> "Wanted | None":
+def importance_of(
+    imatrix: str | None, options: LayerOptions, target: "Target", wishes: "Wishes"
+) -> "Wanted | None":
     """The importance matrix that the options ask for; None: there shall be none.
 
     Args:
         imatrix: what was given: a file, or "off".
         options: those of the other formats.
         target: the type of the file.
+        wishes: types of single tensors.
 
     Raises:
         UsageError: an option doesn't go with --to gguf, or with the others.
     """
-    from quantize.importance import Wanted
+    from quantize.importance import Wanted, is_for
 
     given = options.given()
     for name in given:
@@ -42,9 +46,10 @@ def importance_of(imatrix: str | None, options: LayerOptions, target: "Target") 
         if given:
             raise UsageError(f"{given[0]} doesn't go with --imatrix off: nothing is calibrated")
         return None
-    if target.direct is not None and imatrix is None and not given:
+    is_of_use = is_for(target, wishes)
+    if not is_of_use and imatrix is None and not given:
         return None
-    if target.direct is not None and given == ["--device"]:
+    if not is_of_use and given == ["--device"]:
         raise UsageError(f"--device doesn't go with --type {target.name}: nothing is computed")
     return Wanted(
         file=None if imatrix is None else Path(os.path.expanduser(imatrix)),

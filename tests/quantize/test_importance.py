@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from models.errors import BrokenModelFile
-from models.gguf import read_header
+from models.gguf import GGMLType, read_header
 from models.receipt import receipt_in
 from quantize import imatrix_native, importance, native
 from quantize.errors import BadRequest, NativeFailure, NotEnoughMemory, SourceNotFound
@@ -16,6 +16,8 @@ from quantize.importance import Wanted
 from quantize.pipeline import Request, run
 from quantize.plan import TARGETS, target_of
 from quantize.progress import Stage, Step
+from quantize.tensor_types import Override, Part
+from quantize.type_choice import Wishes
 from tests.oracles.llama_reference import loaded
 from tests.oracles.raw_checkpoint import write
 
@@ -205,6 +207,15 @@ def test_the_default_fits_a_short_context(gguf: Path, tmp_path: Path) -> None:
     assert said[0].startswith("plan: an importance matrix over 16 x 128 tokens (bundled), about ")
     assert result.importance is not None
     assert result.importance["tokens_each"] == 128
+
+
+def test_what_it_is_for() -> None:
+    """Types below 8 bits: of the file, or of some of its tensors."""
+    eight = target_of("q8_0")
+    assert importance.is_for(target_of("q6_k"), Wishes())
+    assert not importance.is_for(eight, Wishes())
+    assert importance.is_for(eight, Wishes((Override(Part.PATTERN, GGMLType.Q4_K, "ffn"),)))
+    assert not importance.is_for(eight, Wishes((Override(Part.PATTERN, GGMLType.F16, "ffn"),)))
 
 
 def test_where_it_cannot_be_made(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
