@@ -148,9 +148,10 @@ def run(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
             continue
         load = os.getloadavg()[0]
         cost = measured(command, folder / f"{name}.log")
+        show(name, cost, load)
         kl, top1 = divergence(source, results[name])
+        print(f"{name:10} KL {kl:.4f}  top-1 {top1:.1%}", file=sys.stderr)
         found[name] = {**asdict(cost), "mean_kl": kl, "top1": top1, "load_before": load}
-        show(name, found[name])
     if len(found) == 2:
         ours, theirs = found["edgechat"], found["gptqmodel"]
         found["ratios"] = {
@@ -159,11 +160,11 @@ def run(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return found
 
 
-def show(name: str, row: dict[str, Any]) -> None:
+def show(name: str, cost: Cost, load: float) -> None:
     """One line."""
     print(
-        f"{name:10} KL {row['mean_kl']:.4f}  top-1 {row['top1']:.1%}  wall {row['wall_s']:6.1f} s  "
-        f"CPU {row['cpu_s']:6.1f} s  memory {row['peak_bytes'] / 1e9:.2f} GB  load {row['load_before']:.1f}",
+        f"{name:10} wall {cost.wall_s:6.1f} s  CPU {cost.cpu_s:6.1f} s  memory {cost.peak_bytes / 1e9:.2f} GB  "
+        f"load before {load:.1f}",
         file=sys.stderr,
     )
 

@@ -16,6 +16,8 @@ from tests.oracles.hf_configs import build
 from tests.oracles.make_checkpoint import made
 
 STARTER = "SmolLM2-135M-Instruct.Q4_1.gguf"
+TEXT = Path(__file__).parents[2] / "quantize" / "data" / "calibration" / "english.txt"
+"""A little of it is enough for weights that readers take as they are."""
 
 
 def main(smollm2: Path, folder: Path, names: list[str]) -> None:
@@ -26,11 +28,14 @@ def main(smollm2: Path, folder: Path, names: list[str]) -> None:
         make_random(sources[name], "LlamaConfig" if name == "llama" else "Qwen2Config")
     if "smollm2" in needed:
         sources["smollm2"] = made(starter(), smollm2)
+    text = folder / "sources" / "text.txt"
+    text.parent.mkdir(exist_ok=True)
+    text.write_text(TEXT.read_text(encoding="utf-8")[:4000], encoding="utf-8")
     for name in names:
         case = CASES[name]
         options = [*case.options, "--no-eval", "--quiet", "--device", "cpu", "-o", str(folder / name)]
         if case.reads_text:
-            options += ["--samples", "4", "--sequence-length", "128"]
+            options += ["--calibration", str(text), "--samples", "4", "--sequence-length", "128"]
         code = edgechat(["quantize", str(sources[case.source]), *options])
         if code:
             sys.exit(f"{name}: edgechat quantize {' '.join(options)} exited with {code}")
