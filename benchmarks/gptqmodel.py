@@ -163,8 +163,8 @@ def run(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def show(name: str, cost: Cost, load: float) -> None:
     """One line."""
     print(
-        f"{name:10} wall {cost.wall_s:6.1f} s  CPU {cost.cpu_s:6.1f} s  memory {cost.peak_bytes / 1e9:.2f} GB  "
-        f"load before {load:.1f}",
+        f"{name:10} wall {cost.wall_s:6.1f} s  CPU {cost.cpu_s:6.1f} s  "
+        f"memory {cost.peak_bytes / 1e9:.2f} GB  load before {load:.1f}",
         file=sys.stderr,
     )
 
