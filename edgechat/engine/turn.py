@@ -26,6 +26,7 @@ class Turn:
     __slots__ = (
         "_detokenizer",
         "_first_at",
+        "_ids",
         "_last_at",
         "_n_told",
         "_piece",
@@ -110,6 +111,7 @@ class Turn:
         self._detokenizer = Detokenizer(piece)
         self._stops = StopStrings(stop)
         self._strip = strip
+        self._ids: tuple[int, ...] = ()
         self._untold = ""
         self._n_told = 0  # characters let through by the stop strings
         self._prefilled: int | None = None
@@ -220,7 +222,7 @@ class Turn:
 
     def finished(self, reason: FinishReason, load_s: float, now: float, n_ctx: int) -> Finished:
         """The whole answer and what it took, in a context of `n_ctx` tokens."""
-        answer = self.answer
+        answer = self._whole_answer()
         if self._stops.stopped:
             answer = answer[: n_tokens_before(self._piece, answer, self._n_told)]
         first = self._first_at
@@ -240,15 +242,21 @@ class Turn:
             tokens_per_s=(self.n_answer - 1) / decode_s if decode_s > 0 and self.n_answer > 1 else 0.0,
             cached_tokens=self.cached,
         )
-        return Finished(self.id, reason, tuple(answer), timings, min(self.n_tokens, n_ctx))
+        return Finished(self.id, reason, answer, timings, min(self.n_tokens, n_ctx))
 
     def whole_transcript(self) -> Transcript:
         """The conversation up to here, the answer as it was generated."""
-        transcript, answer = self.visible.transcript, tuple(self.answer)
+        transcript, answer = self.visible.transcript, self._whole_answer()
         text = text_of(self._piece, answer)
         if not text:
             return transcript
         return Transcript((*transcript.segments, Segment(text, answer, generated=True)))
+
+    def _whole_answer(self) -> tuple[int, ...]:
+        """Its tokens, for those who keep them: one copy for all."""
+        if len(self._ids) != len(self.answer):
+            self._ids = tuple(self.answer)
+        return self._ids
 
     def _show(self, text: str) -> None:
         self._n_told += len(text)

@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
+from edgechat.engine import summary
 from edgechat.engine.engine import Engine
 from edgechat.engine.process.messages import Event, Evicted, Finished, Generate
 from edgechat.engine.states import StateStore
@@ -175,6 +177,48 @@ def test_gemma_says_what_a_fresh_prefill_would_say(gemma_gguf: Path) -> None:
         assert n_new > 5
         rows = logits_of(runtime, held)[event.n_kept - 1 :]
         chosen = [*held[event.n_kept :], finished.tokens[-1]]
+        behind = rows.max(axis=1) - rows[np.arange(len(chosen)), chosen]
+        assert behind.max() < NEAR_TIE
+    finally:
+        runtime.close()
+
+
+def test_a_summary_stands_before_what_stays(starter_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the starter writes, a sentence of ours is taken for it: the cells must fit the tokens."""
+    ours = "Anna told of a calm sea and of white houses."
+    asked: list[str] = []
+
+    def usable(text: str, *, whole: bool) -> str:
+        asked.append(text)
+        return ours
+
+    monkeypatch.setattr(summary, "usable", usable)
+    runtime = LlamaCppRuntime.load(
+        LoadSettings(str(starter_gguf), n_ctx=512, n_batch=128, n_sequences=2, n_threads=1)
+    )
+    try:
+        running = Running(runtime)
+        contents: list[str] = []
+        for turn in range(9):
+            contents.append(f"{turn}. " + TEXT * 2)
+            finished = running.answer(msgspec.structs.replace(chat(turn, *contents), summarize=True))
+            contents.append("".join(map(runtime.tokenizer.name, finished.tokens)))
+            if any(event.n_tokens for event in running.evictions()):
+                break
+        (event,) = running.evictions()
+        assert event.summary == ours
+        assert asked[0].strip()
+        text = "".join(map(runtime.tokenizer.name, running.held))
+        head = "<|im_start|>system\nYou tell stories.<|im_end|>\n<|im_start|>user\n" + summary.BEFORE + ours
+        assert text.startswith(f"{head}{summary.AFTER}{len(event.messages) // 2}. The sea")
+        held = list(running.held)
+        again = msgspec.structs.replace(chat(20, *contents, "Go on."), summarize=True)
+        assert running.answer(again).timings.prefill_tokens < 40
+        assert running.held[: len(held)] == held
+        # And a fresh look at the same tokens says the same.
+        chosen = list(finished.tokens)
+        n_held = len(chosen) - (held[-len(chosen) :] != chosen)  # the last one may not be computed
+        rows = logits_of(runtime, held)[len(held) - n_held - 1 :][: len(chosen)]
         behind = rows.max(axis=1) - rows[np.arange(len(chosen)), chosen]
         assert behind.max() < NEAR_TIE
     finally:
