@@ -167,9 +167,14 @@ def _plain(
 
 
 def _finite(values: torch.Tensor, stored: StoredTensor) -> torch.Tensor:
-    # The sum of finite numbers is finite, but for overflow: then each is looked at.
-    if not bool(values.sum(dtype=torch.float32).isfinite()) and not bool(values.isfinite().all()):
-        raise BrokenModelFile(f"{stored.file}: {stored.name} holds NaN or infinity: get the checkpoint again")
+    rows = values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values.reshape(1, -1)
+    # In parts, because torch makes a float32 copy of what it sums.
+    for part in rows.split(max(1, CHUNK_ELEMENTS // max(1, rows.shape[1]))):
+        # The sum of finite numbers is finite, but for overflow: then each is looked at.
+        if not bool(part.sum(dtype=torch.float32).isfinite()) and not bool(part.isfinite().all()):
+            raise BrokenModelFile(
+                f"{stored.file}: {stored.name} holds NaN or infinity: get the checkpoint again"
+            )
     return values
 
 
