@@ -2,8 +2,8 @@
 
 The model is a file that llama.cpp maps into memory. A disturbance is written into the file, and taken back:
 the mapping shows both at once, so that the model is loaded a single time and never as a whole in memory.
-The disturbance is rounding to four bits in blocks of 32, which is cheap and of the same kind as what the
-types do.
+The disturbance is rounding to Q4_0 by the importance matrix: the columns that all types take care of must be
+taken care of here too, or the model seems far more sensitive than it is.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ from models.checkpoint import GGUFCheckpoint, Stored, StoredTensor, to_float32
 from models.ggml_types import GGMLType
 from quantize.calibration import Tokens, bundled, from_file, samples
 from quantize.errors import NativeFailure
-from quantize.ggml import Floats
+from quantize.ggml import Floats, Ggml
 from quantize.measure import Order, Weights, limit
 from quantize.tensors import row_ranges
 
@@ -68,15 +68,17 @@ def _disturbed(
     noise = energy = 0.0
     n_rows = 0
     undo: list[Piece] = []
+    ggml = Ggml()
     per_expert = stored.n_rows // (1 if weights is None or weights.ndim == 1 else len(weights))
     ranges = list(row_ranges(stored, 1))
     for start, stop in ranges[:: -(-len(ranges) // PIECES)]:
         n_rows += stop - start
         rows = checkpoint.stored_rows(stored.name, start, stop)
         values = to_float32(rows, stored.type)
-        rough = _encoded(rounded(values), stored.type)
+        experts = np.arange(start, stop) // per_expert
+        rough = _encoded(_rounded(ggml, values, weights, experts), stored.type)
         difference = values - to_float32(rough, stored.type)
-        shares = _columns(weights, np.arange(start, stop) // per_expert)
+        shares = _columns(weights, experts)
         noise += float((np.square(difference) * shares).sum(dtype=np.float64))
         energy += float((np.square(values) * shares).sum(dtype=np.float64))
         offset = stored.offset + start * stored.row_bytes
@@ -91,6 +93,16 @@ def _columns(weights: Floats | None, experts: npt.NDArray[np.int64]) -> Floats:
         return np.ones((1, 1), np.float32)
     limited = limit(weights)
     return limited[None] if limited.ndim == 1 else limited[experts]
+
+
+def _rounded(ggml: Ggml, rows: Floats, weights: Floats | None, experts: npt.NDArray[np.int64]) -> Floats:
+    """Rows [n, columns] in Q4_0, of each expert by its own weights."""
+    if rows.shape[1] % BLOCK:
+        return rounded(rows)
+    if weights is None or weights.ndim == 1:
+        return ggml.rounded(rows, GGMLType.Q4_0, weights)
+    parts = [ggml.rounded(rows[experts == i], GGMLType.Q4_0, weights[i]) for i in np.unique(experts)]
+    return np.concatenate(parts)
 
 
 def rounded(rows: Floats) -> Floats:

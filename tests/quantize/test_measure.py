@@ -124,15 +124,18 @@ def test_a_group_is_disturbed_and_comes_back(source: Path, tmp_path: Path) -> No
 
 
 def _disturbed_by_hand(source: Path, path: Path, names: tuple[str, ...]) -> dict[str, float]:
-    """Write a model with some tensors in 4 bits; the squared error of each beside its own square."""
+    """Write a model with some tensors in Q4_0, by the gguf package; the squared error of each beside its own
+    square."""
+    from gguf import GGMLQuantizationType
+    from gguf.quants import dequantize, quantize
+
+    label = GGMLQuantizationType.Q4_0
     shutil.copyfile(source, path)
     relative = {}
     with GGUFCheckpoint(source) as checkpoint, path.open("rb+") as file:
         for name in names:
             values = checkpoint.rows(name).astype(np.float64)
-            blocks = values.reshape(-1, 32)
-            step = np.abs(blocks).max(1, keepdims=True) / 7
-            rounded = (np.round(blocks / step) * step).reshape(values.shape)
+            rounded = dequantize(quantize(values.astype(np.float32), label), label)
             relative[name] = np.square(values - rounded).sum() / np.square(values).sum()
             file.seek(checkpoint.tensors[name].offset)
             file.write(rounded.astype("<f4").tobytes())
