@@ -317,6 +317,25 @@ def test_an_answer_longer_than_the_context(model, capfd):
     assert result["window"]["context_tokens"] <= 256
 
 
+def test_a_raw_prompt_is_not_summed_up(model, capfd):
+    assert main(["ask", model, "x", "--raw", "--summarize"]) == 2
+    assert "--raw takes no --summarize" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("setting", "option", "expected"),
+    [("true", (), True), ("true", ("--no-summarize",), False), ("false", ("--summarize",), True)],
+)
+def test_the_setting_sums_up_too(model, monkeypatch, setting, option, expected):
+    asked = []
+    monkeypatch.setattr("edgechat.cli.asking.run", lambda asking, host: asked.append(asking) or 0)
+    paths.config_file().parent.mkdir(parents=True, exist_ok=True)
+    paths.config_file().write_text(f"[engine]\nsummarize = {setting}\n")
+    assert main(["ask", model, "x", *option]) == 0
+    assert [asking.request().summarize for asking in asked] == [expected]
+    assert asked[0].load.n_sequences == (2 if expected else 1)
+
+
 def test_json_tells_of_an_error_too(model, tmp_path, capfd):
     for words, code, says in (
         (["ask", "nosuch", "hi"], 3, "no model named 'nosuch'"),
