@@ -29,7 +29,7 @@ SCORED_COPIES = 5.0
 """Of them at once, and what lies between them."""
 HEAD_CHUNK = 8192
 """Rows of the output matrix that are in float32."""
-HELD_BACK = 24 * 10**6
+HELD_BACK = 64 * 10**6
 """Freed memory that stays with the process all the same, at most."""
 RANGES = 130 * 10**6
 """What AWQ's search for ranges holds at once: `quantize.methods.ranges`."""
@@ -104,7 +104,7 @@ def memory_of(config: "ModelConfig", layer: Shapes, itemsize: int, work: Work) -
         compared = 2 * 4 * work.evaluated * hidden
         largest = max(4 * n * k for n, k in layer.values())
         running = dense + 2 * largest + _batch(config, layer, BATCH_TOKENS)
-        heads = 2 * itemsize * config.vocab_size * hidden + 4 * HEAD_CHUNK * hidden
+        heads = 2 * itemsize * config.vocab_size * hidden + 2 * 4 * HEAD_CHUNK * hidden
         scored = max(SCORED_BYTES, 16 * 4 * config.vocab_size)
         scoring = compared // 2 + heads + int(SCORED_COPIES * scored)
         comparing = base + KERNELS + held + compared + max(running, scoring)
