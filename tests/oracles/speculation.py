@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgechat.engine.speculation.controller import Controller
-from edgechat.engine.speculation.round import Round
 from edgechat.engine.speculation.proposal import Draft, Source
+from edgechat.engine.speculation.round import Round
 
 
 @dataclass(frozen=True)

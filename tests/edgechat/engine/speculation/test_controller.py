@@ -244,7 +244,7 @@ def test_beside_other_sequences_it_asks_for_more() -> None:
 
 
 def test_a_model_that_can_never_pay_is_never_tried() -> None:
-    """A draft takes 0.6 of a plain step, and V allows 2.55 at best: even if every draft stood, it would lose."""
+    """A draft takes 0.6 of a plain step: even if every draft stood, all rounds would lose."""
     v = [0.0, *(1.0 + 0.6 * (k - 1) for k in range(1, 17))]
     losses = [v[k + 1] - 1 + 0.6 * k for k in range(1, 16)]
     assert all(loss > k for k, loss in enumerate(losses, start=1))
