@@ -8,7 +8,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -134,6 +134,27 @@ def cpu_features(root: Path = ROOT) -> frozenset[str]:
         return _darwin_features()
     words = set(_cpuinfo(root, "flags").split()) | set(_cpuinfo(root, "Features").split())
     return frozenset(ALIASES.get(word, word) for word in words) & KNOWN_FEATURES
+
+
+def idle_clock() -> Callable[[], float] | None:
+    """A clock of the seconds in which the CPUs that this process may use were idle, all together.
+
+    Returns:
+        None: this system doesn't say, or doesn't let us see.
+    """
+
+    def idle() -> float:
+        allowed = _allowed()
+        times = psutil.cpu_times(percpu=True)
+        return sum(
+            one.idle + getattr(one, "iowait", 0.0) for number, one in enumerate(times) if number in allowed
+        )
+
+    try:
+        idle()
+    except (OSError, RuntimeError, psutil.Error):
+        return None
+    return idle
 
 
 def _allowed() -> set[int]:

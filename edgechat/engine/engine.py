@@ -51,6 +51,7 @@ class Engine:
         slack: int = 0,
         states: StateStore | None = None,
         adapt_threads: bool = False,
+        idle_clock: Callable[[], float] | None = None,
         drafter: Drafter | None = None,
     ) -> None:
         """Take over `runtime`.
@@ -65,6 +66,7 @@ class Engine:
             slack: tokens of context kept free for drafts.
             drafter: proposes tokens, of which several are verified in one step; None: plain decoding.
             adapt_threads: change the runtime's threads as the machine's load changes.
+            idle_clock: seconds in which the machine's cores were idle, for that; None where it is unknown.
             states: where conversations are kept that the cache has no room for; None keeps none.
         """
         self.runtime = runtime
@@ -76,7 +78,9 @@ class Engine:
         self._scheduler = Scheduler[Turn](runtime.n_batch, runtime.n_sequences, runtime.n_ctx, max_waiting)
         self._memory = Memory()
         adapts = adapt_threads and runtime.info.n_gpu_layers == 0 and runtime.info.n_threads > 1
-        self._pace = Pace(runtime, runtime.info.n_threads, clock=clock) if adapts else None
+        self._pace = (
+            Pace(runtime, runtime.info.n_threads, clock=clock, idle_clock=idle_clock) if adapts else None
+        )
         self._cache = Cache(runtime, self._memory, states or StateStore())
         renderer: ChatRenderer = template or PlainRenderer()
         texts = TextTokens(runtime.tokenizer)

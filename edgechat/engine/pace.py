@@ -21,6 +21,7 @@ class Pace:
         *,
         clock: Callable[[], float] = time.monotonic,
         cpu_clock: Callable[[], float] = time.process_time,
+        idle_clock: Callable[[], float] | None = None,
     ) -> None:
         """Begin with `most` threads for both.
 
@@ -29,11 +30,12 @@ class Pace:
             most: threads at most.
             clock: seconds.
             cpu_clock: CPU seconds of the whole process.
+            idle_clock: seconds in which cores were idle, all together; None where that is unknown.
         """
         self._runtime = runtime
         self._cpu_clock = cpu_clock
-        self._decode = ThreadController(most, clock=clock)
-        self._prefill = ThreadController(most, window=2, trial=2, clock=clock)
+        self._decode = ThreadController(most, clock=clock, idle_clock=idle_clock)
+        self._prefill = ThreadController(most, window=2, trial=2, clock=clock, idle_clock=idle_clock)
         self._set = (most, most)
         self._cpu_before = 0.0
 

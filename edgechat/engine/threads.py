@@ -7,7 +7,9 @@ two cores cost five sixths of the speed, where one thread fewer costs half. So t
 Two signals tell a busy machine from a long context, which makes steps slower as well. *Share*: a spinning
 thread uses its core all the time, so the process's CPU time over (wall time * threads) is 1 when it has its
 cores to itself, and falls as soon as others take turns on them; the context doesn't change it. *Jumps*: where
-CPU time is unknown, a step that takes a third longer than the last ones did; contexts grow slowly.
+CPU time is unknown, a step that takes a third longer than the last ones did; contexts grow slowly. Whether
+there is room for more threads is seen by cores that are *idle*: one thread may have a core to itself while
+two others fight for the second, and trying it out costs steps that take ten or a hundred times as long.
 
 A signal only starts a trial: some steps with another number, compared with the steps just before by their
 medians, so that single steps in which the machine was elsewhere don't count. A failed trial makes the pause
@@ -31,7 +33,13 @@ class ThreadController:
     BETTER = 0.96
     """A trial wins if its steps take at most so much of the time."""
     HOPELESS = 1.5
-    """A trial ends early if its first steps take so much longer."""
+    """A trial ends early if its first steps take so much longer,"""
+    DREADFUL = 3.0
+    """and a trial of more threads at the first step that takes so much longer."""
+    LONG = 2.5
+    """Seconds after which a window ends where the share is known, however few steps were made in it."""
+    IDLE = 0.5
+    """Share of a core that must have been idle for each further thread."""
     FIRST_PAUSE = 1.0
     """Seconds between a trial that failed and the next in that direction; doubles each time."""
     LONGEST_PAUSE = 120.0
@@ -48,6 +56,7 @@ class ThreadController:
         trial: int = 6,
         settle: int = 1,
         clock: Callable[[], float] = time.monotonic,
+        idle_clock: Callable[[], float] | None = None,
     ) -> None:
         """Begin with `most` threads.
 
@@ -57,6 +66,8 @@ class ThreadController:
             trial: steps with another number of threads.
             settle: steps after each change that are not looked at.
             clock: seconds.
+            idle_clock: seconds in which cores that this process may use were idle, all cores together; None
+                where that is unknown.
 
         Raises:
             ValueError: a number below 1 (`settle`: below 0).
@@ -70,6 +81,8 @@ class ThreadController:
         """For the next step."""
         self._window, self._trial, self._settle_steps = window, trial, settle
         self._clock = clock
+        self._idle_clock = idle_clock
+        self._idle_from: tuple[float, float] | None = None  # the time and the idle clock's, as a window began
         self._home: int | None = None  # where a trial came from
         self._home_time = 0.0
         self._usual: float | None = None  # what a step takes when all is well
@@ -105,6 +118,9 @@ class ThreadController:
         if now - self._last > self.GAP + seconds:
             self._wake(now)
         self._last = now
+        if self._home is not None and self.n_threads > self._home and seconds / work > self._dreadful:
+            self._fail_trial(now, self._home)
+            return self.n_threads
         if self._to_settle > 0:
             self._to_settle -= 1
             return self.n_threads
@@ -116,7 +132,7 @@ class ThreadController:
             self._cpu += cpu_seconds
         if self._home is not None:
             self._judge_trial(now, self._home)
-        elif len(self._times) >= self._window:
+        elif len(self._times) >= self._window or (self._cpu is not None and self._wall >= self.LONG):
             self._judge_window(now)
         return self.n_threads
 
@@ -127,7 +143,9 @@ class ThreadController:
         took = median(self._times)
         share = None if self._cpu is None else self._cpu / (self._wall * self.n_threads)
         before, self._share = self._share, share
-        if share is not None and before is not None and share >= self.FREE and before < self.BUSY:
+        idle = self._idle_cores(now)
+        cleared = share is not None and before is not None and share >= self.FREE and before < self.BUSY
+        if cleared and (idle is None or idle >= self.IDLE):
             self._next[1], self._pause[1] = now, self.FIRST_PAUSE  # the others have gone
         if share is not None:
             crowded = share < self.BUSY
@@ -141,12 +159,24 @@ class ThreadController:
         self._clear()
         if crowded and self.n_threads > 1 and now >= self._next[-1]:
             self._try(self._fewer(share), took)
-        elif room and self.n_threads < self.most and now >= self._next[1]:
-            self._try(min(self.most, self.n_threads + max(1, self.n_threads // 2)), took)
+        elif room and now >= self._next[1] and (more := self._more(idle)) > self.n_threads:
+            self._try(more, took)
         elif self.n_threads >= self.EXPLORE and now >= self._explore_at:
             self._explore_pause = min(self.LONGEST_PAUSE, 2 * self._explore_pause)
             self._explore_at = now + self._explore_pause
             self._try(self.n_threads - max(1, self.n_threads // 8), took)
+
+    def _idle_cores(self, now: float) -> float | None:
+        """Cores that nobody used since the window began; None where that is unknown."""
+        if self._idle_clock is None or self._idle_from is None or now <= self._idle_from[0]:
+            return None
+        return (self._idle_clock() - self._idle_from[1]) / (now - self._idle_from[0])
+
+    def _more(self, idle: float | None) -> int:
+        """The threads to try next, for which there is room."""
+        n = self.n_threads
+        most = self.most if idle is None else n + int(idle + 1 - self.IDLE)
+        return min(self.most, most, n + max(1, n // 2))
 
     def _fewer(self, share: float | None) -> int:
         """The threads that would have cores to themselves.
@@ -181,6 +211,16 @@ class ThreadController:
                 self._pause = {-1: self.FIRST_PAUSE, 1: self.FIRST_PAUSE}
             self._clear()
             return
+        self._fail_trial(now, home)
+
+    @property
+    def _dreadful(self) -> float:
+        return self.DREADFUL * self._home_time
+
+    def _fail_trial(self, now: float, home: int) -> None:
+        """Go back, and wait longer before the next."""
+        direction = 1 if self.n_threads > home else -1
+        self._home = None
         self._pause[direction] = min(self.LONGEST_PAUSE, 2 * self._pause[direction])
         self._next[direction] = now + self._pause[direction]
         self._change(home)
@@ -194,6 +234,9 @@ class ThreadController:
 
     def _clear(self) -> None:
         self._times, self._wall, self._cpu, self._to_settle = [], 0.0, 0.0, 0
+        self._idle_from = None
+        if self._idle_clock is not None and self.n_threads < self.most:
+            self._idle_from = self._clock(), self._idle_clock()
 
     def _wake(self, now: float) -> None:
         """After a pause in the work: nothing measured before it counts."""

@@ -249,9 +249,7 @@ def test_refusals_before_anything_is_done(tiny_folder: Path, tmp_path: Path) -> 
         run(request_for(tiny_folder, tmp_path / "no" / "out"))
     with pytest.raises(BadRequest, match="is the source itself"):
         run(request_for(tiny_folder, tiny_folder))
-    with pytest.raises(
-        UnsupportedModel, match="is neither a folder with a checkpoint"
-    ):
+    with pytest.raises(UnsupportedModel, match="is neither a folder with a checkpoint"):
         run(request_for(tiny_folder / "config.json", output))
 
 

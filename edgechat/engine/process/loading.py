@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from edgechat import hardware
 from edgechat.engine.process.messages import Message
 from edgechat.records import LoadSettings
 from models.chat import ChatMessage
@@ -61,6 +62,7 @@ def load(settings: LoadSettings, emit: Emit, progress: Progress) -> tuple["Work"
         load_s=load_s,
         states=states,
         adapt_threads=settings.n_threads == 0,
+        idle_clock=hardware.idle_clock(),
         drafter=drafting.drafter,
     )
     return work, load_s, (*notes, *template_notes, *drafting.notes)

@@ -24,6 +24,7 @@ class Work:
         load_s: float = 0.0,
         states: StateStore | None = None,
         adapt_threads: bool = False,
+        idle_clock: Callable[[], float] | None = None,
         drafter: Drafter | None = None,
     ) -> None:
         """As for Engine."""
@@ -35,6 +36,7 @@ class Work:
             load_s=load_s,
             states=states,
             adapt_threads=adapt_threads,
+            idle_clock=idle_clock,
             drafter=drafter,
         )
         self._scorer = Scorer(runtime, emit, make_room=self._engine.release_idle)

@@ -108,6 +108,8 @@ def test_load_comes_and_goes(loops: int, knows_cpu: bool) -> None:
     for _ in range(3):
         start = machine.now
         run(machine, controller, 600, lambda now: loops)
+        if controller.n_threads == 2:  # on trial: it goes back
+            run(machine, controller, 8, lambda now: loops)
         assert controller.n_threads == 1
         assert controller.busy
         end = machine.now
@@ -154,6 +156,48 @@ def test_eight_cores(loops: int) -> None:
     best = max(fixed(machine, n, 1500, loops) for n in range(1, 9))
     assert speed >= 0.9 * best
     assert changes <= 60
+
+
+# Seen on two cores where the others share one: a thread of ours has the other to itself, and two collapse.
+ALONE = {(1, 0): 66, (2, 0): 100, (1, 2): 66, (2, 2): 5.0, (1, 4): 66, (2, 4): 0.3}
+ALONE_SHARE = {(1, 0): 1, (2, 0): 1, (1, 2): 1, (2, 2): 0.5, (1, 4): 1, (2, 4): 0.5}
+
+
+@pytest.mark.parametrize("loops", [2, 4])
+def test_a_core_to_itself_is_no_room_for_two(loops: int) -> None:
+    """The share says that all is well; that no core is idle says what a second thread would find."""
+    machine = Machine(lambda n, m: ALONE[n, m], lambda n, m: ALONE_SHARE[n, m])
+    idle = {"loops": loops}
+
+    def idle_clock() -> float:
+        return machine.now * (0 if idle["loops"] else 2 - controller.n_threads)
+
+    controller = ThreadController(2, clock=machine.clock, idle_clock=idle_clock)
+    run(machine, controller, 10, lambda now: loops)
+    assert controller.n_threads == 1
+    assert machine.now < 12  # the second step with two threads would take as long again
+    _, changes = run(machine, controller, 3000, lambda now: loops)
+    assert (controller.n_threads, changes) == (1, 0)
+    idle["loops"] = 0
+    began = machine.now
+    run(machine, controller, 200, lambda now: 0)
+    assert controller.n_threads == 2
+    assert machine.now - began < 3
+
+
+def test_a_trial_of_more_threads_ends_at_the_first_dreadful_step() -> None:
+    machine = Machine(lambda n, m: ALONE[n, m], lambda n, m: ALONE_SHARE[n, m], noise=0)
+    controller = ThreadController(2, clock=machine.clock)
+    run(machine, controller, 300, lambda now: 2)
+    trials = []
+    for _ in range(2000):
+        before = controller.n_threads
+        seconds, cpu = machine.step(before, 4)
+        controller.observe(seconds, cpu)
+        if before == 2:
+            trials.append(controller.n_threads)
+    assert trials
+    assert set(trials) == {1}  # never two such steps in a row
 
 
 def test_prefill_is_judged_by_few_long_slices() -> None:
