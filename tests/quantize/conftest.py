@@ -1,9 +1,11 @@
 """Checkpoints made of the real models, kept from one test run to the next."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from quantize.layers import LayerRequest, run
 from tests.oracles.make_checkpoint import made
 
 
@@ -33,3 +35,25 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "bfloat16",
     )
     return folder
+
+
+@pytest.fixture
+def stopped_after_two_layers(monkeypatch: pytest.MonkeyPatch) -> Callable[[LayerRequest], None]:
+    """Begins a run, and interrupts it in its third layer."""
+
+    def begin(request: LayerRequest) -> None:
+        from quantize.streaming import Streamer
+
+        plain = Streamer._layer
+
+        def interrupted(self: Streamer, index: int) -> None:
+            if index == 2:
+                raise KeyboardInterrupt
+            plain(self, index)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Streamer, "_layer", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                run(request)
+
+    return begin

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,22 +102,10 @@ def test_killed_again_and_again(
 
 @pytest.mark.oracle
 def test_what_was_stopped_is_not_thrown_away_unasked(
-    request_: LayerRequest, monkeypatch: pytest.MonkeyPatch
+    request_: LayerRequest, stopped_after_two_layers: Callable[[LayerRequest], None]
 ) -> None:
     """Without --resume or --force a run refuses; other settings are refused too."""
-    from quantize.streaming import Streamer
-
-    plain = Streamer._layer
-
-    def interrupted(self: Streamer, index: int) -> None:
-        if index == 2:
-            raise KeyboardInterrupt
-        plain(self, index)
-
-    monkeypatch.setattr(Streamer, "_layer", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run(request_)
-    monkeypatch.setattr(Streamer, "_layer", plain)
+    stopped_after_two_layers(request_)
     assert request_.output is not None
     assert not request_.output.exists()
     with pytest.raises(OutputExists, match="was stopped after 2 layers: --resume goes on, --force begins"):

@@ -1,5 +1,6 @@
 """What a model writes itself to be calibrated with: whose turn it is, the draw, and real texts."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +103,10 @@ def test_a_run_with_it(tiny_folder: Path, tmp_path: Path) -> None:
 @pytest.mark.oracle
 @pytest.mark.timeout(600)
 def test_a_stopped_run_goes_on_with_what_was_written(
-    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stopped_after_two_layers: Callable[[object], None],
 ) -> None:
     """The model doesn't write again; other settings are another text."""
     from dataclasses import replace
@@ -111,22 +115,11 @@ def test_a_stopped_run_goes_on_with_what_was_written(
     from quantize.errors import BadRequest
     from quantize.layers import LayerRequest, run
     from quantize.recipe import Recipe
-    from quantize.streaming import Streamer
 
     request = LayerRequest(
         tiny_folder, Recipe(), tmp_path / "out", self_seed=1, samples=6, length=32, threads=1, evaluated=False
     )
-    plain = Streamer._layer
-
-    def interrupted(self: Streamer, index: int) -> None:
-        if index == 2:
-            raise KeyboardInterrupt
-        plain(self, index)
-
-    monkeypatch.setattr(Streamer, "_layer", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run(request)
-    monkeypatch.setattr(Streamer, "_layer", plain)
+    stopped_after_two_layers(request)
     with pytest.raises(BadRequest, match="was begun with another source, other settings"):
         run(replace(request, resume=True, self_seed=2))
 

@@ -17,6 +17,7 @@ from edgechat.records import FinishReason
 from tests.edgechat.chat.conftest import TIMINGS
 from tests.edgechat.chat.test_app import screen_text
 from tests.edgechat.chat.test_controller import ask, ready
+from tests.edgechat.chat.test_window import three_turns
 
 SUMMARY = "They counted: one, then two."
 
@@ -32,13 +33,6 @@ def summed_up(*messages: int, text: str = SUMMARY) -> Evicted:
 
 def heard(listener: Any) -> list[tuple[int | None, str]]:
     return [(event.key, event.summary) for event in listener.events if isinstance(event, Unseen)]
-
-
-async def three_turns(chat: ChatController, engine: Any, wait_until: Any, third: list[Any]) -> None:
-    await ready(chat, wait_until)
-    engine.script = [["1"], ["2"], third, ["4"]]
-    for question in ("One", "Two", "Three"):
-        await ask(chat, wait_until, question)
 
 
 async def test_it_stands_at_the_line_and_goes_with_the_next_question(
