@@ -73,18 +73,23 @@ class Budget:
         return f"{human(n_bytes)} ({n_bytes} bytes)"
 
 
+def amount(text: str) -> int | None:
+    """Bytes: "4GB", "700 MB", "3.5GiB", "1500000000"; None: it is no amount, or none at all."""
+    match = _AMOUNT.match(text.strip().lower())
+    if match is None:
+        return None
+    units = BINARY if match["binary"] else DECIMAL
+    return int(float(match["number"]) * units.get(match["unit"], 1)) or None
+
+
 def size_budget(text: str) -> Budget:
-    """`--target-size`: "4GB", "700 MB", "3.5GiB", "1500000000".
+    """`--target-size`.
 
     Raises:
         BadRequest: it is no amount.
     """
-    match = _AMOUNT.match(text.strip().lower())
-    n_bytes = 0
-    if match is not None:
-        units = BINARY if match["binary"] else DECIMAL
-        n_bytes = int(float(match["number"]) * units.get(match["unit"], 1))
-    if n_bytes < 1:
+    n_bytes = amount(text)
+    if n_bytes is None:
         raise BadRequest(f"--target-size {text!r}: an amount such as 4GB or 700MB belongs there")
     return Budget(n_bytes=n_bytes)
 

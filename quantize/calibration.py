@@ -236,6 +236,23 @@ def _is_conversation(turns: Any) -> bool:
     )
 
 
+def sample_length(wanted: int | None, context: int) -> int:
+    """Tokens of a sample.
+
+    Args:
+        wanted: by a person; None: as usual, or the model's context where that is shorter.
+        context: tokens that the model can read at once; 0: unknown.
+
+    Raises:
+        BadRequest: more than that is wanted.
+    """
+    if wanted is None:
+        return min(LENGTH, context or LENGTH)
+    if wanted > context > 0:
+        raise BadRequest(f"--sequence-length {wanted} is more than the model's context of {context} tokens")
+    return wanted
+
+
 def samples(texts: Texts, tokenizer: TextTokenizer, *, count: int = SAMPLES, length: int = LENGTH) -> Samples:
     """Take samples.
 

@@ -1,4 +1,6 @@
-"""Where the layers are computed."""
+"""What is computed with: cores, a GPU."""
+
+import os
 
 from quantize.errors import BadRequest
 
@@ -24,3 +26,10 @@ def usable_device(name: str) -> str:
     if not there.get(name, False):
         raise BadRequest(f"--device {name}: torch finds no such device here: --device cpu works")
     return name
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -18,7 +18,7 @@ from models import errors as model_errors
 from models.errors import BrokenModelFile, ModelError
 from quantize import child
 from quantize import errors as quantize_errors
-from quantize.calibration import bundled, from_file, samples
+from quantize.calibration import bundled, from_file, sample_length, samples
 from quantize.errors import BadRequest, NativeFailure, QuantizeError
 
 if TYPE_CHECKING:
@@ -202,11 +202,7 @@ class _Model:
 
     def context(self, order: Order, sums: "SquareSums") -> "_Context":
         """For windows of one length."""
-        trained = self.llama.llama_model_n_ctx_train(self.model)
-        if order.length > trained > 0:
-            raise BadRequest(
-                f"--sequence-length {order.length} is more than the model's context of {trained} tokens"
-            )
+        sample_length(order.length, self.llama.llama_model_n_ctx_train(self.model))
         return _Context(self, order, sums)
 
 

@@ -16,9 +16,11 @@ from models.errors import UnsupportedModel
 from models.ggml_types import BLOCKS
 from models.gguf import GGUFHeader, read_header
 from quantize import imatrix_native
+from quantize.calibration import LENGTH, sample_length
 from quantize.errors import BadRequest, NativeFailure, NotEnoughMemory, QuantizeError, SourceNotFound
 from quantize.formats.gguf import OutputTensor
 from quantize.imatrix import ImportanceMatrix
+from quantize.layer_request import free_memory
 from quantize.partial import partial
 from quantize.plan import Target, human
 from quantize.progress import Progress, Stage, Step
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 
 SAMPLES = 16
 """Some thousand tokens: means of squares need fewer than GPTQ's Hessians do."""
-LENGTH = 512
 
 EIGHT_BITS = 8
 KEYS_BYTES = 512
@@ -48,9 +49,11 @@ class Wanted:
     samples: int | None = None
     """None: `SAMPLES`."""
     length: int | None = None
-    """Tokens of each; None: `LENGTH`, or the model's context if that is shorter."""
+    """Tokens of each; None: as for GPTQ, or the model's context if that is shorter."""
     device: str = "auto"
     """Of torch: "auto", "cpu", "cuda" or "mps"."""
+    free_memory: Callable[[], int] = free_memory
+    """Tells how many bytes this process may take: the application knows more of limits than we do."""
 
     def given(self) -> list[str]:
         """The options that were given, as they are typed."""
@@ -169,7 +172,7 @@ class Maker:
         self.say = say
         self.notes: list[str] = []
         self.samples = wanted.samples or SAMPLES
-        self.length = wanted.length or LENGTH
+        self.length = wanted.length or LENGTH  # until the model's context is known
         self._may_do_without = not wanted.given() and not target.needs_imatrix
         self._planned = False
         self._given_up = False
@@ -215,13 +218,7 @@ class Maker:
         device = usable_device(self.wanted.device)
         made = None
         with self._forgiving(), open_weights(folder) as weights:
-            if self.wanted.length is None:
-                self.length = min(self.length, weights.config.n_ctx)
-            if self.length > weights.config.n_ctx:
-                raise BadRequest(
-                    f"--sequence-length {self.length} is more than the model's context of "
-                    f"{weights.config.n_ctx} tokens"
-                )
+            self.length = sample_length(self.wanted.length, weights.config.n_ctx)
             text = self.wanted.calibration
             texts = bundled() if text is None else from_file(text)
             found = samples(texts, tokenizer, count=self.samples, length=self.length)
@@ -251,10 +248,9 @@ class Maker:
         if self._given_up:
             return None
         text = self.wanted.calibration
-        if self.wanted.length is None:
-            self.length = min(self.length, context_of(read_header(model)) or self.length)
         made = None
         with self._forgiving(), partial(output) as path:
+            self.length = sample_length(self.wanted.length, context_of(read_header(model)))
             self._plan("bundled" if text is None else text.name)
             order = imatrix_native.Order(
                 str(model),
@@ -305,7 +301,6 @@ class Maker:
 
     def _check_memory(self, hidden: int) -> None:
         from quantize.layer_memory import LIBRARIES
-        from quantize.layers import free_memory
 
         layers: dict[str, int] = {}
         for name, shape in self.shapes.items():
@@ -314,7 +309,7 @@ class Maker:
                 layers[layer] = layers.get(layer, 0) + math.prod(shape)
         states = self.samples * self.length * hidden * 4
         needed = LIBRARIES + 4 * max(layers.values(), default=0) + states
-        free = free_memory()
+        free = self.wanted.free_memory()
         if needed > free:
             raise NotEnoughMemory(
                 f"about {human(needed)} of memory needed for the importance matrix, {human(free)} to be had: "

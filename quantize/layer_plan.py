@@ -77,7 +77,7 @@ class LayerPlan:
 
 
 def make_plan(
-    source: "Source", request: "LayerRequest", workspace: "Workspace", *, evaluated: int = 0
+    source: "Source", request: "LayerRequest", workspace: "Workspace", *, length: int, evaluated: int = 0
 ) -> LayerPlan:
     """Reckon what a run will take, from shapes alone and a short trial of how fast this machine is.
 
@@ -85,18 +85,19 @@ def make_plan(
         source: of the run.
         request: with a group size that is known.
         workspace: of the run.
+        length: tokens of a calibration sample.
         evaluated: tokens of the text that the result is compared on; 0: it isn't.
     """
     weights = source.weights
     config, recipe = weights.config, request.recipe
     layers = [layer_matrices(weights, index) for index in range(config.n_layers)]
     largest = max(layers, key=lambda layer: sum(n * k for n, k in layer.values()))
-    tokens = request.samples * request.length if recipe.reads_text else 0
+    tokens = request.samples * length if recipe.reads_text else 0
     own = 0
     if tokens and request.self_seed is not None:
-        own = writing_bytes(source, request.length)
+        own = writing_bytes(source, length)
     reads = bool(tokens or evaluated)
-    work = Work(recipe, tokens, request.length, evaluated, _tokenizer_bytes(source) if reads else 0, own)
+    work = Work(recipe, tokens, length, evaluated, _tokenizer_bytes(source) if reads else 0, own)
     reckoned = partial(memory_of, config, largest, _head_itemsize(source))
     memory = reckoned(work)
     limit = request.max_memory if request.max_memory is not None else request.free_memory()

@@ -1,12 +1,11 @@
 """What a run that goes layer by layer is asked, what it tells, and what comes of it."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from quantize.calibration import LENGTH, SAMPLES
+from quantize.calibration import SAMPLES
 from quantize.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -16,12 +15,10 @@ if TYPE_CHECKING:
 
 
 def free_memory() -> int:
-    """Bytes that this process may still take."""
+    """Bytes that are free on this machine."""
     import psutil
 
-    limit = os.environ.get("EDGECHAT_MEMORY_LIMIT")
-    available = int(psutil.virtual_memory().available)
-    return min(available, int(limit)) if limit and limit.isdigit() else available
+    return int(psutil.virtual_memory().available)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,8 @@ class LayerRequest:
     self_seed: int | None = None
     """The model writes its own samples, of this seed, and `calibration` is not read; None: it doesn't."""
     samples: int = SAMPLES
-    length: int = LENGTH
+    length: int | None = None
+    """Tokens of a sample; None: as usual, or the model's context where that is shorter."""
     device: str = "cpu"
     resume: bool = False
     force: bool = False

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.errors import UnsupportedModel
-from quantize.calibration import FolderTokenizer, Samples, bundled, from_file, samples
+from quantize.calibration import FolderTokenizer, Samples, bundled, from_file, sample_length, samples
+from quantize.devices import usable_cores
 from quantize.errors import BadRequest, SourceNotFound
 from quantize.heap import give_back
 from quantize.layer_plan import LayerPlan, make_plan
 from quantize.layer_request import LayerRequest, LayerResult, Reporter, Silent, free_memory
 from quantize.matrices import layer_matrices
 from quantize.partial import remove_stale
-from quantize.pipeline import said_when_full, usable_cores
+from quantize.plan import said_when_full
 from quantize.recipe import Recipe, check_group_size, default_group_size
 from quantize.source import Source, open_source
 
@@ -71,6 +72,7 @@ class _Run:
         output = request.output or Path(f"{source.name}-{recipe.label}")
         output = output.absolute()
         threads = request.threads or usable_cores()
+        self.length = sample_length(request.length, self.weights.config.n_ctx) if recipe.reads_text else 0
         self.request = replace(request, recipe=recipe, output=output, threads=threads)
         self.output = output
         check_output(output, request.source, force=request.force or request.resume)
@@ -114,13 +116,13 @@ class _Run:
         tokenizer = self._tokenizer()
         self.tokenizer = tokenizer if request.evaluated else None
         reads = recipe.reads_text and tokenizer is not None
-        if reads:
-            self._check_length()
         # A text that is too short is refused at once; what the model writes itself comes after the plan.
         found = self._samples(tokenizer) if reads and tokenizer and request.self_seed is None else None
         with self.workspace.locked(), said_when_full(self.output), torch.no_grad():
             remove_stale(self.output)
-            plan = make_plan(self.source, request, self.workspace, evaluated=self._compared_on())
+            plan = make_plan(
+                self.source, request, self.workspace, length=self.length, evaluated=self._compared_on()
+            )
             self.reporter.plan(plan)
             plan.check(self.output.parent)
             if reads and tokenizer and request.self_seed is not None:
@@ -188,13 +190,6 @@ class _Run:
             self._note(f"the result won't be compared with the source: {error}")
             return None
 
-    def _check_length(self) -> None:
-        length, context = self.request.length, self.weights.config.n_ctx
-        if length > context:
-            raise BadRequest(
-                f"--sequence-length {length} is more than the model's context of {context} tokens"
-            )
-
     def _compared_on(self) -> int:
         """Tokens of the text that the result is compared on."""
         if self.tokenizer is None:
@@ -207,7 +202,7 @@ class _Run:
     def _samples(self, tokenizer: FolderTokenizer) -> Samples:
         request = self.request
         texts = bundled() if request.calibration is None else from_file(request.calibration)
-        found = samples(texts, tokenizer, count=request.samples, length=request.length)
+        found = samples(texts, tokenizer, count=request.samples, length=self.length)
         highest = int(found.tokens.max())
         if highest >= self.weights.config.vocab_size:
             raise BadRequest(
@@ -229,7 +224,7 @@ class _Run:
             tokenizer,
             self.output,
             count=request.samples,
-            length=request.length,
+            length=self.length,
             seed=seed,
             threads=request.threads,
             told=self.reporter.sampling,
@@ -237,7 +232,7 @@ class _Run:
 
     def _self_key(self) -> str:
         request = self.request
-        return f"{self._source_hash()} {request.self_seed} {request.samples} {request.length}"
+        return f"{self._source_hash()} {request.self_seed} {request.samples} {self.length}"
 
     def _ignored(self) -> list[str]:
         """Modules that readers may take for linear ones and that stay as they are."""

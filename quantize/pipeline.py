@@ -1,7 +1,5 @@
 """One run: a checkpoint in, a GGUF file out, or nothing."""
 
-import errno
-import os
 import re
 import time
 from collections import Counter
@@ -20,12 +18,14 @@ from models.sizes import bits_per_weight
 from models.verify import verify_gguf
 from quantize import convert, gguf_receipt, importance, native
 from quantize.convert import Conversion
-from quantize.errors import BadRequest, NotEnoughDisk, OutputExists, SourceNotFound
+from quantize.devices import usable_cores
+from quantize.errors import BadRequest, SourceNotFound
 from quantize.formats.gguf import Encoded, OutputTensor, data_bytes, header_bytes, write_tensor
 from quantize.formats.repack import natural_target
 from quantize.importance import Made, Maker, Say, Wanted
+from quantize.output import output_path
 from quantize.partial import finish, partial, remove_stale
-from quantize.plan import TARGETS, Target, check_disk, human
+from quantize.plan import TARGETS, Target, check_disk, said_when_full
 from quantize.progress import Progress, Stage, Step, silent
 from quantize.shares import Share, shares
 from quantize.targets import Mix
@@ -101,7 +101,7 @@ def run(request: Request, progress: Progress = silent, say: Say = lambda text: N
     source = request.source
     if not source.exists():
         raise SourceNotFound(f"nothing at {source}: give a checkpoint's folder or a GGUF file")
-    output = output_path(request)
+    output = output_path(request.source, request.target, request.output, force=request.force)
     _check_importance(request)
     request.wishes.check(request.target)
     remove_stale(output)
@@ -188,40 +188,6 @@ def _of_type(tensors: Sequence[TensorInfo], request: Request, choice: Choice | N
     if request.target.trained:
         notes += (f"{request.target.label} is for models that were trained to it: little is left of others",)
     return notes
-
-
-def output_path(request: Request) -> Path:
-    """Where the result goes.
-
-    Raises:
-        BadRequest: there is no such folder, or it is the source itself.
-        OutputExists: it is there already.
-    """
-    name = f"{_stem(request.source)}-{request.target.label}.gguf"
-    output = Path(name) if request.output is None else request.output
-    if output.is_dir():
-        output = output / name
-    output = output.absolute()
-    if not output.parent.is_dir():
-        raise BadRequest(f"there is no folder {output.parent}: make it, or give another place with -o")
-    if not os.access(output.parent, os.W_OK):
-        raise BadRequest(f"{output.parent} may not be written to: give another place with -o")
-    if output.exists():
-        if output.samefile(request.source):
-            raise BadRequest(f"{output} is the source itself: give another name with -o")
-        if not output.is_file():
-            raise BadRequest(f"{output} is not a file: give another name with -o")
-        if not request.force:
-            raise OutputExists(f"{output} exists already: --force replaces it, -o gives another name")
-    return output
-
-
-def _stem(source: Path) -> str:
-    """The model's name, without the type that a GGUF file's name ends in."""
-    resolved = source.resolve()
-    if resolved.is_dir():
-        return resolved.name or "model"
-    return re.sub(r"(?i)[-._](i?q\d\w*|b?f16|f32)$", "", resolved.stem) or "model"
 
 
 def _from_gguf(
@@ -467,26 +433,3 @@ def _deliver(
     gguf_receipt.put(path, gguf_receipt.record_of(request.source, request.target, header, made, begun=begun))
     verify_gguf(path)
     finish(path, output)
-
-
-@contextmanager
-def said_when_full(output: Path) -> Iterator[None]:
-    """A disk that fills up in spite of the check, because others write too."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
-            raise
-        import shutil
-
-        free = shutil.disk_usage(output.parent).free
-        raise NotEnoughDisk(
-            f"{output.parent} is full ({human(free)} free): make room or give another place with -o"
-        ) from None
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -1,6 +1,9 @@
 """The types that a GGUF file can be made of, and whether a run fits on the disk."""
 
+import errno
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,6 +107,20 @@ def check_disk(folder: Path, result_bytes: int, temporary_bytes: int = 0) -> Non
         f"{folder}: {human(needed)} needed ({human(result_bytes)} for the result{extra}), "
         f"{human(free)} free: make room for {human(needed - free)}, or give another place with -o"
     )
+
+
+@contextmanager
+def said_when_full(output: Path) -> Iterator[None]:
+    """A disk that fills up in spite of the check, because others write too."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+        free = shutil.disk_usage(output.parent).free
+        raise NotEnoughDisk(
+            f"{output.parent} is full ({human(free)} free): make room or give another place with -o"
+        ) from None
 
 
 def human(n_bytes: int | float) -> str:

@@ -107,7 +107,10 @@ def quantize(
         int | None, typer.Option(min=1, help="Calibration samples; default: 128, of GGUF 16.")
     ] = None,
     sequence_length: Annotated[
-        int | None, typer.Option("--sequence-length", min=16, help="Tokens of a sample; default: 512.")
+        int | None,
+        typer.Option(
+            "--sequence-length", min=16, help="Tokens of a sample; default: 512, or the model's context."
+        ),
     ] = None,
     device: Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or mps.")] = None,
     max_memory: Annotated[

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgechat.cli.quantize_layers import LayerOptions
+from edgechat.cli.quantize_layers import LayerOptions, free_memory
 from edgechat.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,4 +57,5 @@ def importance_of(
         samples=options.samples,
         length=options.length,
         device=options.device or "auto",
+        free_memory=free_memory,
     )

@@ -61,7 +61,7 @@ def request_of(
         UsageError: there is no such method, device or amount of memory.
         QuantizeError: the options contradict each other.
     """
-    from quantize.calibration import LENGTH, SAMPLES
+    from quantize.calibration import SAMPLES
     from quantize.layers import LayerRequest
     from quantize.recipe import METHODS, Format, Method, Order, Recipe, Scheme
 
@@ -91,18 +91,18 @@ def request_of(
         calibration=None if own or options.calibration is None else Path(options.calibration).expanduser(),
         self_seed=(options.seed or 0) if own else None,
         samples=SAMPLES if options.samples is None else options.samples,
-        length=LENGTH if options.length is None else options.length,
+        length=options.length,
         device=_device(options.device or "auto"),
         resume=bool(options.resume),
         force=force,
-        max_memory=None if options.max_memory is None else _bytes(options.max_memory),
+        max_memory=None if options.max_memory is None else _max_memory(options.max_memory),
         threads=threads,
         evaluated=options.evaluate is not False,
-        free_memory=_free_memory,
+        free_memory=free_memory,
     )
 
 
-def _free_memory() -> int:
+def free_memory() -> int:
     """What the planner of models would let be taken."""
     from edgechat.library.ladder import MARGIN
     from edgechat.library.plan import main_memory
@@ -131,14 +131,13 @@ def _device(name: str) -> str:
     return usable_device(name)
 
 
-def _bytes(text: str) -> int:
-    units = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-    number = text.strip().lower().removesuffix("b").removesuffix("i")
-    factor = units.get(number[-1:], 0)
-    try:
-        return int(float(number[:-1]) * factor) if factor else int(number)
-    except (ValueError, OverflowError):
-        raise UsageError(f"--max-memory {text!r}: an amount such as 4GB or 800MB belongs there") from None
+def _max_memory(text: str) -> int:
+    from quantize.budget import amount
+
+    n_bytes = amount(text)
+    if n_bytes is None:
+        raise UsageError(f"--max-memory {text!r}: an amount such as 4GB or 800MB belongs there")
+    return n_bytes
 
 
 @contextmanager

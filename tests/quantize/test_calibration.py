@@ -8,7 +8,7 @@ import pytest
 
 from models.chat import ChatMessage
 from models.errors import UnsupportedModel
-from quantize.calibration import FolderTokenizer, Texts, bundled, from_file, samples
+from quantize.calibration import FolderTokenizer, Texts, bundled, from_file, sample_length, samples
 from quantize.errors import BadRequest
 
 
@@ -86,6 +86,17 @@ def test_nothing_of_the_held_out_text_is_in_the_mix() -> None:
         if path.name.endswith((".txt", ".jsonl")):
             words = path.read_text(encoding="utf-8").split()
             assert not runs & {tuple(words[i : i + 8]) for i in range(len(words) - 7)}, path.name
+
+
+def test_a_sample_is_no_longer_than_the_context() -> None:
+    """Unasked it is shortened; what was asked for is refused."""
+    assert [sample_length(None, context) for context in (0, 256, 512, 8192)] == [512, 256, 512, 512]
+    assert [sample_length(wanted, 256) for wanted in (16, 256)] == [16, 256]
+    assert sample_length(4096, 0) == 4096
+    with pytest.raises(
+        BadRequest, match="--sequence-length 257 is more than the model's context of 256 tokens"
+    ):
+        sample_length(257, 256)
 
 
 def test_files_of_ones_own(tmp_path: Path) -> None:

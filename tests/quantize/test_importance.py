@@ -1,6 +1,7 @@
 """Quantizing with an importance matrix: made by default, read, written, refused; and it lowers the error."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -236,10 +237,10 @@ def test_where_it_cannot_be_made(gguf: Path, tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.oracle
-def test_too_little_memory(tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory(tiny_folder: Path, tmp_path: Path) -> None:
     """With what would help."""
-    monkeypatch.setenv("EDGECHAT_MEMORY_LIMIT", "1000000")
-    request = Request(tiny_folder, target_of("q4_0"), tmp_path / "out.gguf", threads=1, importance=SMALL)
+    small = replace(SMALL, free_memory=lambda: 1_000_000)
+    request = Request(tiny_folder, target_of("q4_0"), tmp_path / "out.gguf", threads=1, importance=small)
     with pytest.raises(NotEnoughMemory, match="give fewer --samples, or --imatrix off"):
         run(request)
 

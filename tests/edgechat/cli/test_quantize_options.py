@@ -1,0 +1,35 @@
+"""What the options of `edgechat quantize` become."""
+
+from pathlib import Path
+
+import pytest
+
+from edgechat.cli.quantize_gguf import importance_of
+from edgechat.cli.quantize_layers import LayerOptions, request_of
+from edgechat.errors import UsageError
+from quantize.plan import target_of
+from quantize.type_choice import NO_WISHES
+
+
+def test_runs_take_what_the_planner_of_models_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The person's limit, and a margin of 256 MiB below it: for layers and for an importance matrix alike."""
+    monkeypatch.setenv("EDGECHAT_MEMORY_LIMIT", "1G")
+    layers = request_of("gptq", Path("m"), LayerOptions(), output=None, force=False, threads=1)
+    wanted = importance_of(None, LayerOptions(), target_of("q4_k_m"), NO_WISHES)
+    assert wanted is not None
+    assert layers.free_memory() == wanted.free_memory() == 768 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("text", "n_bytes"), [("4GB", 4 * 10**9), ("800 MB", 8 * 10**8), ("1.5GiB", 1_610_612_736), ("123", 123)]
+)
+def test_amounts_of_memory(text: str, n_bytes: int) -> None:
+    """Decimal, or binary where they say so, as for --target-size."""
+    options = LayerOptions(max_memory=text)
+    assert request_of("awq", Path("m"), options, output=None, force=False, threads=1).max_memory == n_bytes
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1GB", "0"])
+def test_what_is_no_amount_of_memory(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--max-memory .*: an amount such as 4GB or 800MB belongs there"):
+        request_of("awq", Path("m"), LayerOptions(max_memory=text), output=None, force=False, threads=1)
