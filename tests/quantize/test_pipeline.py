@@ -18,6 +18,7 @@ from models.gguf import GGMLType, LazyArray, read_header
 from models.verify import verify_gguf
 from quantize import pipeline
 from quantize.errors import BadRequest, NotEnoughDisk, OutputExists, QuantizeError, SourceNotFound
+from quantize.output import output_path
 from quantize.pipeline import Request, run
 from quantize.plan import target_of
 from quantize.progress import Stage, Step
@@ -58,8 +59,9 @@ def test_where_the_result_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert first == tmp_path / "My-Model-F16.gguf"
     (tmp_path / "there").mkdir()
     assert run(Request(first, Q4_0, tmp_path / "there")).path == tmp_path / "there" / "My-Model-Q4_0.gguf"
-    assert pipeline._stem(Path("x.Q4_K_M.gguf")) == "x"
-    assert pipeline._stem(Path("qwen2.5-0.5b-q4_k_m.gguf")) == "qwen2.5-0.5b"
+    for name, stem in (("x.Q4_K_M.gguf", "x"), ("qwen2.5-0.5b-q4_k_m.gguf", "qwen2.5-0.5b")):
+        path = output_path(tmp_path / name, F16, None, force=False)
+        assert path == tmp_path / f"{stem}-F16.gguf"
 
 
 def test_refusals_before_anything_is_written(tmp_path: Path) -> None:
