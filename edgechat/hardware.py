@@ -6,7 +6,6 @@ are read here, so that nothing else needs to know of them.
 
 import os
 import platform
-import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from edgechat.errors import UsageError
+from models.sizes import amount
 
 ROOT = Path("/")
 DARWIN = platform.system() == "Darwin"
@@ -122,10 +122,10 @@ def _own_limit(text: str) -> int | None:
     """
     if not text.strip():
         return None
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", text, re.IGNORECASE)
-    if match is None:
+    limit = amount(text, binary=True)
+    if limit is None:
         raise UsageError(f"{MEMORY_LIMIT}={text}: give a size, such as 6G or 800M")
-    return int(float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " "))
+    return limit
 
 
 def cpu_features(root: Path = ROOT) -> frozenset[str]:

@@ -1,17 +1,14 @@
 """How large a result may be: `--target-size 4GB`, or `--target-bpw 4.5`."""
 
 import math
-import re
 from dataclasses import dataclass
 
+from models.sizes import amount
 from quantize.errors import BadRequest
 from quantize.formats.gguf import padded
 from quantize.plan import Target, human
 
-DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-BINARY = {unit: 1024**power for power, unit in enumerate("kmgt", 1)}
 NAMES = {"GB": 10**9, "GiB": 2**30, "MB": 10**6, "MiB": 2**20, "kB": 10**3}
-_AMOUNT = re.compile(r"(?P<number>\d{1,15}(\.\d{1,15})?)\s*((?P<unit>[kmgt])(?P<binary>i?))?b?$")
 MAX_BPW = 32.0
 
 
@@ -71,15 +68,6 @@ class Budget:
             return f"{math.ceil(800 * room / n_weights) / 100:.2f} bits per weight"
         n_bytes = room + padded(header_bytes)
         return f"{human(n_bytes)} ({n_bytes} bytes)"
-
-
-def amount(text: str) -> int | None:
-    """Bytes: "4GB", "700 MB", "3.5GiB", "1500000000"; None: it is no amount, or none at all."""
-    match = _AMOUNT.match(text.strip().lower())
-    if match is None:
-        return None
-    units = BINARY if match["binary"] else DECIMAL
-    return int(float(match["number"]) * units.get(match["unit"], 1)) or None
 
 
 def size_budget(text: str) -> Budget:

@@ -2,20 +2,17 @@
 
 import os
 import shlex
-import signal
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from edgechat.cli.options import AsJsonOption, QuietOption
-from edgechat.cli.output import answer, json_object, note, printable
+from edgechat.cli.output import answer, json_object, note
 from edgechat.cli.quantize_gguf import importance_of
-from edgechat.cli.quantize_layers import LayerOptions, record, reported, request_of, summary
+from edgechat.cli.quantize_layers import LayerOptions, record, request_of, summary
+from edgechat.cli.quantize_layers_progress import reported
+from edgechat.cli.quantize_progress import shown, stopped_by_sigterm
 from edgechat.cli.quantize_types import (
     EmbeddingTypeOption,
     OutputTypeOption,
@@ -34,7 +31,6 @@ from edgechat.errors import UsageError
 if TYPE_CHECKING:
     from quantize.layers import LayerRequest
     from quantize.pipeline import Result
-    from quantize.progress import Progress, Step
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -185,7 +181,7 @@ def quantize(
     matrix = importance_of(imatrix, options, target, wishes)
     request = Request(origin, target, place, force, threads, importance=matrix, wishes=wishes)
     say = _unsaid if quiet else note
-    with _stopped_by_sigterm(), _shown(quiet=quiet) as progress:
+    with stopped_by_sigterm(), shown(quiet=quiet) as progress:
         result = run(request, progress, say)
     if not quiet:
         if wishes:
@@ -223,7 +219,7 @@ def _layers(request: "LayerRequest", picture: Path | None, *, as_json: bool, qui
 
     if picture is not None:
         check_plot(picture)
-    with _stopped_by_sigterm(), reported(quiet=quiet) as reporter:
+    with stopped_by_sigterm(), reported(quiet=quiet) as reporter:
         made = run(request, reporter)
     if picture is not None:
         plot(made.receipt.record(), picture)
@@ -263,107 +259,3 @@ def _record(result: "Result") -> dict[str, Any]:
         "imatrix": None if result.importance is None else dict(result.importance),
         "notes": list(result.notes),
     }
-
-
-@contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the run as Ctrl-C does, so that nothing unfinished is left."""
-
-    def stop(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number in numbers:
-        if before[number] is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            signal.signal(number, before[number])
-
-
-@contextmanager
-def _shown(*, quiet: bool) -> Iterator["Progress"]:
-    """A bar on a terminal; a line per stage elsewhere; nothing where that was asked for."""
-    from quantize.progress import silent
-
-    if quiet:
-        yield silent
-    elif not sys.stderr.isatty():
-        yield _Lines()
-    else:
-        with _bar() as progress:
-            yield progress
-
-
-class _Lines:
-    """For a log: when a stage begins, and where it is every ten seconds."""
-
-    EVERY_S = 10.0
-
-    def __init__(self) -> None:
-        self._stage = ""
-        self._next = 0.0
-
-    def __call__(self, step: "Step") -> None:
-        from quantize.plan import human
-
-        now = time.monotonic()
-        if step.stage != self._stage:
-            self._stage, self._next = step.stage, now + self.EVERY_S
-            if step.stage == "calibrate":
-                note(f"{step.stage}: {step.total} samples, {step.total_bytes} tokens")
-            elif step.stage == "measure":
-                note(f"{step.stage}: {step.total} measurements")
-            else:
-                note(f"{step.stage}: {step.total} tensors, {human(step.total_bytes)}")
-        elif now >= self._next:
-            self._next = now + self.EVERY_S
-            note(f"{step.stage}: {step.index}/{step.total}, {100 * step.done_bytes // step.total_bytes}%")
-
-
-@contextmanager
-def _bar() -> Iterator["Progress"]:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-    from rich.progress import Task as BarTask
-    from rich.table import Column
-    from rich.text import Text
-
-    class Speed(TransferSpeedColumn):
-        """Of what is counted in bytes."""
-
-        def render(self, task: BarTask) -> Text:
-            counted = task.description not in {"calibrate", "measure"}
-            return super().render(task) if counted else Text("")
-
-    columns = (
-        TextColumn("{task.description:9}", markup=False),
-        BarColumn(bar_width=None),
-        TextColumn("{task.percentage:3.0f}%"),
-        TextColumn("{task.fields[where]}", markup=False),
-        Speed(table_column=Column(no_wrap=True)),
-        TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[name]}", markup=False, table_column=Column(no_wrap=True, width=22)),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[str, Any] = {}
-
-        def show(step: "Step") -> None:
-            where = f"{step.index}/{step.total}"
-            name = printable(step.name)
-            if step.stage not in tasks:
-                for task in tasks.values():
-                    bar.update(task, completed=bar.tasks[task].total, name="")
-                tasks[step.stage] = bar.add_task(step.stage, total=step.total_bytes, where=where, name=name)
-            bar.update(tasks[step.stage], completed=step.done_bytes, where=where, name=name)
-
-        yield show
