@@ -21,7 +21,7 @@ setup: $(VENV)/.setup
 setup-all: $(VENV)/.setup-all
 
 test: setup-all
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 # On two cores GPTQModel crashes before it does anything unless it is told how many workers there are.
 # To compile its kernels would take longer than to run them once.

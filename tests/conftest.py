@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 # Threads of llama.cpp and torch that wait for each other sleep instead of spinning: where a test's engine
 # shares the cores with anything else, spinning costs more than all the computing.
@@ -62,13 +63,14 @@ def gemma_gguf(request: pytest.FixtureRequest) -> Path:
         for i in range(4)
     ]
     joined: Path = request.config.cache.mkdir("gemma") / "gemma-3-270m-q4_k_m.gguf"
-    if not joined.exists() or joined.stat().st_size != sum(part.stat().st_size for part in parts):
-        partial = joined.with_suffix(".partial")
-        with partial.open("wb") as whole:
-            for part in parts:
-                with part.open("rb") as piece:
-                    shutil.copyfileobj(piece, whole)
-        partial.replace(joined)
+    with FileLock(joined.with_suffix(".lock")):  # several processes may run tests
+        if not joined.exists() or joined.stat().st_size != sum(part.stat().st_size for part in parts):
+            partial = joined.with_suffix(".partial")
+            with partial.open("wb") as whole:
+                for part in parts:
+                    with part.open("rb") as piece:
+                        shutil.copyfileobj(piece, whole)
+            partial.replace(joined)
     return joined
 
 

@@ -7,15 +7,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+from filelock import FileLock
+
 FINISHED = "finished"
 
 
 def made(source: Path, folder: Path) -> Path:
-    """The checkpoint in bfloat16, made now if it is not there yet."""
-    if not (folder / FINISHED).is_file():
-        command = [sys.executable, "-m", "tests.oracles.make_checkpoint", str(source), str(folder)]
-        subprocess.run(command, check=True, capture_output=True, cwd=Path(__file__).parents[2], timeout=3000)
-        (folder / FINISHED).touch()
+    """The checkpoint in bfloat16, made now if it is not there yet. Processes of one test run wait."""
+    with FileLock(folder.with_suffix(".lock")):
+        if not (folder / FINISHED).is_file():
+            command = [sys.executable, "-m", "tests.oracles.make_checkpoint", str(source), str(folder)]
+            root = Path(__file__).parents[2]
+            subprocess.run(command, check=True, capture_output=True, cwd=root, timeout=3000)
+            (folder / FINISHED).touch()
     return folder
 
 
