@@ -12,13 +12,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Protocol, Self
+from typing import BinaryIO, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from models import safetensors
+from models.closing import Closing
 from models.errors import BrokenModelFile, UnsupportedModel
 from models.ggml_types import BLOCKS, GGMLType
 from models.gguf import GGUFHeader, read_header
@@ -101,21 +101,13 @@ class Checkpoint(Protocol):
         ...
 
 
-class _Files:
+class _Files(Closing):
     """Open files, and rows out of them."""
 
     def __init__(self, path: Path, tensors: Mapping[str, StoredTensor]) -> None:
         self.path = path
         self.tensors = tensors
         self._open: dict[Path, BinaryIO] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the files."""

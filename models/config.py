@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from models.config_reader import Reader
 from models.errors import UnsupportedModel
@@ -197,43 +197,25 @@ def parse(
     assumed = {key: value for key, value in defaults.items() if key not in NULLABLE or key not in raw}
     reader = Reader({**assumed, **{key: value for key, value in raw.items() if value is not None}}, where)
     if "quantization_config" in top or "quantization_config" in raw:
-        scheme = top.get("quantization_config") or raw.get("quantization_config") or {}
-        if not isinstance(scheme, dict):
-            raise reader.broken(f"quantization_config is {repr(scheme)[:80]}: an object belongs there")
-        method = str(scheme.get("quant_method", "?"))[:80]
-        if method not in READ_BACK:
-            raise UnsupportedModel(
-                f"{where}: the checkpoint is quantized already ({method}): give the unquantized one"
-            )
+        _check_scheme(reader, top.get("quantization_config") or raw.get("quantization_config") or {})
     n_layers = reader.integer("num_hidden_layers", MAX_LAYERS)
-    n_heads = reader.integer("num_attention_heads", 2**16)
-    hidden = reader.integer("hidden_size", MAX_SIZE)
-    if "head_dim" not in reader.raw and hidden % n_heads:
-        raise reader.broken(f"hidden_size {hidden} is no multiple of num_attention_heads {n_heads}")
-    head_dim = reader.integer("head_dim", 2**16, hidden // n_heads)
-    n_kv_heads = reader.integer("num_key_value_heads", 2**16, n_heads)
-    if n_heads % n_kv_heads:
-        raise reader.broken(
-            f"num_attention_heads {n_heads} is no multiple of num_key_value_heads {n_kv_heads}"
-        )
-    if head_dim % 2:
-        raise reader.broken(f"head_dim {head_dim} is odd: rotary positions need pairs")
+    heads = _heads(reader)
     window = reader.integer("sliding_window", 2**31) if reader.raw.get("sliding_window") else None
     if reader.raw.get("use_sliding_window") is False:
         window = None
-    rope, local_rope = read_ropes(reader, head_dim)
+    rope, local_rope = read_ropes(reader, heads.dim)
     experts = _experts(reader)
     architectures = top.get("architectures")
     return ModelConfig(
         architecture=str(architectures[0]) if isinstance(architectures, list) and architectures else "",
         model_type=str(reader.raw.get("model_type", "")),
         vocab_size=reader.integer("vocab_size", MAX_SIZE),
-        hidden_size=hidden,
+        hidden_size=reader.integer("hidden_size", MAX_SIZE),
         intermediate_size=reader.integer("intermediate_size", MAX_SIZE),
         n_layers=n_layers,
-        n_heads=n_heads,
-        n_kv_heads=n_kv_heads,
-        head_dim=head_dim,
+        n_heads=heads.n_query,
+        n_kv_heads=heads.n_key_value,
+        head_dim=heads.dim,
         n_ctx=reader.integer("max_position_embeddings", 2**31 - 1),
         norm_eps=reader.number("rms_norm_eps", 0.0, 1.0),
         tied=bool(top.get("tie_word_embeddings", reader.raw.get("tie_word_embeddings", False))),
@@ -258,6 +240,41 @@ def parse(
         attention_multiplier=reader.optional("attention_multiplier"),
         logits_divisor=reader.number("logits_scaling", 0.0, 1e9, 1.0),
     )
+
+
+def _check_scheme(reader: Reader, scheme: object) -> None:
+    """Refuse a quantization that is not read back."""
+    if not isinstance(scheme, dict):
+        raise reader.broken(f"quantization_config is {repr(scheme)[:80]}: an object belongs there")
+    method = str(scheme.get("quant_method", "?"))[:80]
+    if method not in READ_BACK:
+        raise UnsupportedModel(
+            f"{reader.where}: the checkpoint is quantized already ({method}): give the unquantized one"
+        )
+
+
+class _Heads(NamedTuple):
+    """Of attention."""
+
+    n_query: int
+    n_key_value: int
+    dim: int
+
+
+def _heads(reader: Reader) -> _Heads:
+    n_query = reader.integer("num_attention_heads", 2**16)
+    hidden = reader.integer("hidden_size", MAX_SIZE)
+    if "head_dim" not in reader.raw and hidden % n_query:
+        raise reader.broken(f"hidden_size {hidden} is no multiple of num_attention_heads {n_query}")
+    dim = reader.integer("head_dim", 2**16, hidden // n_query)
+    n_key_value = reader.integer("num_key_value_heads", 2**16, n_query)
+    if n_query % n_key_value:
+        raise reader.broken(
+            f"num_attention_heads {n_query} is no multiple of num_key_value_heads {n_key_value}"
+        )
+    if dim % 2:
+        raise reader.broken(f"head_dim {dim} is odd: rotary positions need pairs")
+    return _Heads(n_query, n_key_value, dim)
 
 
 def _sliding_layers(reader: Reader, n_layers: int, window: int | None) -> tuple[bool, ...]:

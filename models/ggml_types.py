@@ -47,6 +47,10 @@ class GGMLType(IntEnum):
     Q2_0 = 42
 
 
+DENSE = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
+"""What weights are that nothing quantized."""
+
+
 class Block(NamedTuple):
     """The unit in which a type is stored."""
 

@@ -6,13 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from models.checkpoint import PLAIN, Floats, GGUFCheckpoint, Stored, StoredTensor, to_float32
+from models.closing import Closing
 from models.config import ModelConfig
 from models.errors import BrokenModelFile
 from models.families import Change, Family, TensorRule
@@ -34,7 +33,7 @@ class _Place:
     """The file's row for each row of the view; None: as they are."""
 
 
-class GGUFView:
+class GGUFView(Closing):
     """A checkpoint of the names that `save_pretrained` would use.
 
     Matrices keep the file's type where that is F32, F16 or BF16, and are seen in float32 where they are
@@ -70,14 +69,6 @@ class GGUFView:
         self.tensors: Mapping[str, StoredTensor] = {
             name: self._seen(name, place) for name, place in self._places.items()
         }
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the file."""

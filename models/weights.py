@@ -3,14 +3,13 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from models.checkpoint import Checkpoint, GGUFCheckpoint, SafetensorsCheckpoint, StoredTensor, open_checkpoint
+from models.closing import Closing
 from models.config import ModelConfig
 from models.errors import BrokenModelFile
 from models.families import Change, Family, TensorRule, family_of
@@ -28,7 +27,7 @@ EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 
 
-class Weights:
+class Weights(Closing):
     """A checkpoint, its family and its config; what is asked for is read then."""
 
     def __init__(self, checkpoint: Checkpoint, family: Family, config: ModelConfig) -> None:
@@ -95,14 +94,6 @@ class Weights:
     def close(self) -> None:
         """Close the files."""
         self.checkpoint.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _matrix(self, source: str, target: str) -> StoredTensor:
         return self._stored(source, target, (self.config.vocab_size, self.config.hidden_size))

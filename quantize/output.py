@@ -1,4 +1,4 @@
-"""The name of a GGUF file that a run makes."""
+"""The names that runs give to what they make."""
 
 import os
 import re
@@ -21,7 +21,7 @@ def output_path(source: Path, target: Target, wanted: Path | None, *, force: boo
         BadRequest: there is no such folder, or it is the source itself.
         OutputExists: it is there already.
     """
-    name = f"{_stem(source)}-{target.label}.gguf"
+    name = f"{model_name(source)}-{target.label}.gguf"
     output = Path(name) if wanted is None else wanted
     if output.is_dir():
         output = output / name
@@ -40,7 +40,7 @@ def output_path(source: Path, target: Target, wanted: Path | None, *, force: boo
     return output
 
 
-def _stem(source: Path) -> str:
+def model_name(source: Path) -> str:
     """The model's name, without the type that a GGUF file's name ends in."""
     resolved = source.resolve()
     if resolved.is_dir():

@@ -26,6 +26,11 @@ class Target:
     """Only for models whose training made such weights: little is left of others."""
 
     @property
+    def is_dense(self) -> bool:
+        """Nothing is quantized: numbers of 16 or 32 bits."""
+        return self.name in {"f32", "f16", "bf16"}
+
+    @property
     def label(self) -> str:
         """As it stands in file names: "Q4_K_M"."""
         return self.name.upper()

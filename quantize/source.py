@@ -1,7 +1,6 @@
 """What is quantized layer by layer: a checkpoint's folder, or a GGUF file seen as one."""
 
 import json
-import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING
 from models.checkpoint import GGUFCheckpoint, open_checkpoint
 from models.packed import PackedCheckpoint
 from models.verify import verify_gguf
-from quantize.pipeline import AGAIN
+from quantize.output import model_name
+from quantize.remarks import AGAIN
 
 if TYPE_CHECKING:
     from models.weights import Weights
@@ -36,10 +36,7 @@ class Source:
     @property
     def name(self) -> str:
         """The model's name, without the type that a GGUF file's name ends in."""
-        resolved = self.path.resolve()
-        if resolved.is_dir():
-            return resolved.name or "model"
-        return re.sub(r"(?i)[-._](i?q\d\w*|b?f16|f32)$", "", resolved.stem) or "model"
+        return model_name(self.path)
 
     @property
     def stored_types(self) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from models.ggml_types import BLOCKS, GGMLType
+from models.ggml_types import BLOCKS, DENSE, GGMLType
 from quantize.budget import Budget
 from quantize.errors import BadRequest
 from quantize.formats.gguf import OutputTensor
@@ -33,7 +33,6 @@ I_TYPES = (
 """In blocks of 256 too; tried where there are importance weights."""
 NARROW = (GGMLType.Q4_0, GGMLType.IQ4_NL, GGMLType.Q4_1, GGMLType.Q5_0, GGMLType.Q5_1)
 """For rows that blocks of 256 don't fill."""
-DENSE = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
 
 GROUPS = 32
 """About as many groups of tensors are disturbed, a run of the model each."""

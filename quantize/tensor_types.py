@@ -10,16 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from models.ggml_types import BLOCKS, GGMLType
+from models.ggml_types import BLOCKS, DENSE, GGMLType
 from quantize.errors import BadRequest
 from quantize.formats.gguf import OutputTensor
-
-PLAIN = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
 
 TYPES: dict[str, GGMLType] = {
     kind.name.lower(): kind
     for kind in (
-        *PLAIN,
+        *DENSE,
         GGMLType.Q8_0,
         GGMLType.Q6_K,
         GGMLType.Q5_K,

@@ -36,7 +36,7 @@ class Wishes:
         Raises:
             BadRequest: single types beside a file that llama.cpp does not quantize.
         """
-        if self.overrides and target.name in {"f32", "f16", "bf16"}:
+        if self.overrides and target.is_dense:
             raise BadRequest(
                 f"{self.overrides[0].text} needs a quantized --type: for {target.name} in all other tensors "
                 f"give --type q8_0, and --tensor-type .={target.name} last"

@@ -116,3 +116,14 @@ def write(
     (folder / "tokenizer_config.json").write_text(json.dumps(names))
     (folder / "model.safetensors").write_bytes(safetensors(weights() if tensors is None else tensors))
     return folder
+
+
+def write_wide(folder: Path) -> Path:
+    """A checkpoint whose mlp.down_proj has rows of 256 weights, which fill the blocks of K types."""
+    tensors = weights()
+    random = np.random.default_rng(3)
+    for i in range(LAYERS):
+        for name, shape in (("gate_proj", (256, 64)), ("up_proj", (256, 64)), ("down_proj", (64, 256))):
+            values = random.standard_normal(shape, np.float32) * np.float32(0.1)
+            tensors[f"model.layers.{i}.mlp.{name}.weight"] = values
+    return write(folder, model=config(intermediate_size=256), tensors=tensors)

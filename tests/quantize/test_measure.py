@@ -16,7 +16,7 @@ from quantize.measure import Measured, Order, Question
 from quantize.pipeline import Request, run
 from quantize.plan import target_of
 from tests.oracles.llama_reference import loaded
-from tests.oracles.raw_checkpoint import config, weights, write
+from tests.oracles.raw_checkpoint import write_wide
 
 Q, DOWN = "blk.1.attn_q.weight", "blk.0.ffn_down.weight"
 
@@ -25,13 +25,7 @@ Q, DOWN = "blk.1.attn_q.weight", "blk.0.ffn_down.weight"
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model in float32, whose ffn_down has rows of 256."""
     folder = tmp_path_factory.mktemp("tiny")
-    tensors = weights()
-    random = np.random.default_rng(3)
-    for i in range(2):
-        for name, shape in (("gate_proj", (256, 64)), ("up_proj", (256, 64)), ("down_proj", (64, 256))):
-            values = random.standard_normal(shape, np.float32) * np.float32(0.1)
-            tensors[f"model.layers.{i}.mlp.{name}.weight"] = values
-    model = write(folder / "model", model=config(intermediate_size=256), tensors=tensors)
+    model = write_wide(folder / "model")
     return run(Request(model, target_of("f32"), folder / "tiny.gguf")).path
 
 

@@ -16,7 +16,7 @@ import pytest
 from models.errors import BrokenModelFile, UnsupportedModel
 from models.gguf import GGMLType, LazyArray, read_header
 from models.verify import verify_gguf
-from quantize import pipeline
+from quantize import delivery, native
 from quantize.errors import BadRequest, NotEnoughDisk, OutputExists, QuantizeError, SourceNotFound
 from quantize.output import output_path
 from quantize.pipeline import Request, run
@@ -209,7 +209,7 @@ def test_no_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         def full(*_: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        patch.setattr(pipeline, "write_tensor", full)
+        patch.setattr(delivery, "write_tensor", full)
         with pytest.raises(NotEnoughDisk, match=r"is full \(.* free\)"):
             run(Request(folder, F16, tmp_path / "out.gguf"))
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
@@ -260,7 +260,7 @@ def test_a_broken_gguf_never_reaches_llama_cpp(
     starter_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its header is checked first."""
-    monkeypatch.setattr(pipeline.native, "run", pytest.fail)
+    monkeypatch.setattr(native, "run", pytest.fail)
     broken = tmp_path / "broken.gguf"
     with starter_gguf.open("rb") as file:
         broken.write_bytes(file.read(5_000_000))

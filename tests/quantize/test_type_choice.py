@@ -21,20 +21,13 @@ from quantize.progress import Stage, Step
 from quantize.tensor_types import Part, override, part_override
 from quantize.type_choice import Wishes
 from tests.oracles.llama_reference import loaded
-from tests.oracles.raw_checkpoint import config, weights, write
+from tests.oracles.raw_checkpoint import write_wide
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny checkpoint in float32, whose ffn_down has rows of 256."""
-    tensors = weights()
-    random = np.random.default_rng(3)
-    for i in range(2):
-        for name, shape in (("gate_proj", (256, 64)), ("up_proj", (256, 64)), ("down_proj", (64, 256))):
-            values = random.standard_normal(shape, np.float32) * np.float32(0.1)
-            tensors[f"model.layers.{i}.mlp.{name}.weight"] = values
-    place = tmp_path_factory.mktemp("tiny") / "model"
-    return write(place, model=config(intermediate_size=256), tensors=tensors)
+    return write_wide(tmp_path_factory.mktemp("tiny") / "model")
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,9 @@ from models.quantized_matrix import QuantizedMatrix
 from quantize.formats import awq, compressed_tensors, gptq
 from quantize.formats.compressed_tensors import Scheme
 from quantize.formats.safetensors import Tensor, write_file
-from quantize.pipeline import AGAIN, Request, Result, default_target, run
+from quantize.pipeline import Request, Result, default_target, run
 from quantize.plan import target_of
+from quantize.remarks import AGAIN
 from quantize.tensors import interleave
 from tests.oracles import raw_checkpoint
 

@@ -1,0 +1,243 @@
+"""An importance matrix for a model: read, or made.
+
+It is made by torch, layer by layer, of a checkpoint's folder; by llama.cpp where there is no torch, no
+tokenizer that it could read, or the source is a GGUF file.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from models.errors import UnsupportedModel
+from models.gguf import GGUFHeader, read_header
+from quantize import imatrix_native
+from quantize.calibration import LENGTH, sample_length
+from quantize.errors import BadRequest, NativeFailure, NotEnoughMemory, QuantizeError
+from quantize.formats.gguf import OutputTensor
+from quantize.imatrix import ImportanceMatrix
+from quantize.importance import Made, Say, Wanted
+from quantize.partial import partial
+from quantize.plan import Target, human
+from quantize.progress import Progress, Stage, Step
+
+SAMPLES = 16
+"""Some thousand tokens: means of squares need fewer than GPTQ's Hessians do."""
+
+
+class Maker:
+    """Reads or makes one for a model."""
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        target: Target,
+        tensors: Sequence[OutputTensor],
+        *,
+        threads: int,
+        progress: Progress,
+        say: Say,
+    ) -> None:
+        """
+        Args:
+            wanted: what was asked for.
+            target: the type of the result.
+            tensors: of the model.
+            threads: to compute with.
+            progress: is told of each sample.
+            say: is told in a sentence what it will take.
+        """
+        self.wanted = wanted
+        self.target = target
+        self.shapes = {tensor.name: tensor.shape for tensor in tensors if len(tensor.shape) > 1}
+        self.threads = threads
+        self.progress = progress
+        self.say = say
+        self.notes: list[str] = []
+        self.samples = wanted.samples or SAMPLES
+        self.length = wanted.length or LENGTH  # until the model's context is known
+        self._may_do_without = not wanted.given() and not target.needs_imatrix
+        self._planned = False
+        self._given_up = False
+
+    def read(self) -> Made | None:
+        """The file that is there already; None: there is none.
+
+        Raises:
+            BadRequest: it is of another model.
+            BrokenModelFile: it is damaged.
+        """
+        file = self.wanted.file
+        if file is None or not self.wanted.is_there:
+            return None
+        matrix = ImportanceMatrix.read(file).fitted(self.shapes)
+        missing = [name for name in self.shapes if name.startswith("blk.") and name not in matrix.entries]
+        missing = [name for name in missing if not name.endswith("_gate_inp.weight")]
+        if missing:
+            self.notes.append(f"{file} has nothing of {len(missing)} matrices, such as {missing[0]}")
+        return Made(matrix, {"by": "file", "file": file.name, "texts": list(matrix.datasets)}, file)
+
+    def by_torch(self, folder: Path) -> Made | None:
+        """Of a checkpoint's folder; None: torch or what it needs is not there, or it is to be done without.
+
+        Raises:
+            QuantizeError: it can't be made, and was asked for.
+            ModelError: the model is broken.
+        """
+        try:
+            import torch
+            from tokenizers import Tokenizer  # noqa: F401
+        except ImportError:
+            return None
+        from models.weights import open_weights
+        from quantize.calibration import FolderTokenizer, bundled, from_file, samples
+        from quantize.devices import usable_device
+        from quantize.imatrix_torch import collect
+
+        try:
+            tokenizer = FolderTokenizer(folder)
+        except UnsupportedModel:
+            return None
+        device = usable_device(self.wanted.device)
+        made = None
+        with self._forgiving(), open_weights(folder) as weights:
+            self.length = sample_length(self.wanted.length, weights.config.n_ctx)
+            text = self.wanted.calibration
+            texts = bundled() if text is None else from_file(text)
+            found = samples(texts, tokenizer, count=self.samples, length=self.length)
+            if int(found.tokens.max()) >= weights.config.vocab_size:
+                raise BadRequest(
+                    f"{folder}: the tokenizer has tokens that the model has not: another model's?"
+                )
+            self._check_memory(weights.config.hidden_size)
+            self._plan(texts.name)
+            tokens = torch.from_numpy(found.tokens)
+            entries = collect(weights, tokens, device=device, threads=self.threads, told=self._told)
+            matrix = ImportanceMatrix(entries, (found.source,), len(found.tokens), self.length)
+            made = self._made(matrix, "torch", found.source, found.sha256, found.n_chat)
+        return made
+
+    def by_llama(self, model: Path, output: Path) -> Made | None:
+        """Of a GGUF file; None: it is to be done without.
+
+        Args:
+            model: the file.
+            output: of the run; a file in the making lies beside it for a while.
+
+        Raises:
+            QuantizeError: it can't be made, and was asked for.
+            ModelError: the model is broken.
+        """
+        if self._given_up:
+            return None
+        text = self.wanted.calibration
+        made = None
+        with self._forgiving(), partial(output) as path:
+            self.length = sample_length(self.wanted.length, context_of(read_header(model)))
+            self._plan("bundled" if text is None else text.name)
+            order = imatrix_native.Order(
+                str(model),
+                str(path),
+                None if text is None else str(text.absolute()),
+                self.samples,
+                self.length,
+                self.threads,
+            )
+            last: imatrix_native.Told | None = None
+
+            def tell(told: imatrix_native.Told) -> None:
+                nonlocal last
+                last = told
+                self._told(told.done / told.total)
+
+            imatrix_native.collect(order, tell)
+            if last is None:
+                raise NativeFailure(f"llama.cpp computed nothing of {model}")
+            matrix = replace(ImportanceMatrix.read(path), path=None).fitted(self.shapes)
+            made = self._made(matrix, "llama.cpp", last.source, last.sha256, last.n_chat)
+        return made
+
+    def _made(self, matrix: ImportanceMatrix, by: str, source: str, sha256: str, n_chat: int) -> Made:
+        file = self.wanted.file
+        if file is not None:
+            matrix.write(file)
+        record = {
+            "by": by,
+            "source": source,
+            "sha256": sha256,
+            "samples": self.samples,
+            "in_chat_template": n_chat,
+            "tokens_each": self.length,
+        }
+        return Made(matrix, record, file)
+
+    @contextmanager
+    def _forgiving(self) -> Iterator[None]:
+        """Where it was not asked for, a model that it can't be made of is quantized without one."""
+        try:
+            yield
+        except (QuantizeError, UnsupportedModel) as error:
+            if not self._may_do_without:
+                raise
+            self._given_up = True
+            self.notes.append(f"without an importance matrix: {error}")
+
+    def _check_memory(self, hidden: int) -> None:
+        from quantize.layer_memory import LIBRARIES
+
+        layers: dict[str, int] = {}
+        for name, shape in self.shapes.items():
+            if name.startswith("blk."):
+                layer = name.split(".")[1]
+                layers[layer] = layers.get(layer, 0) + math.prod(shape)
+        states = self.samples * self.length * hidden * 4
+        needed = LIBRARIES + 4 * max(layers.values(), default=0) + states
+        free = self.wanted.free_memory()
+        if needed > free:
+            raise NotEnoughMemory(
+                f"about {human(needed)} of memory needed for the importance matrix, {human(free)} to be had: "
+                "give fewer --samples, or --imatrix off"
+            )
+
+    def _plan(self, text: str) -> None:
+        """Say once what it will take."""
+        if self._planned:
+            return
+        self._planned = True
+        weights = sum(math.prod(shape) for name, shape in self.shapes.items() if name.startswith("blk."))
+        tokens = self.samples * self.length
+        seconds = 2.0 * weights * tokens / _speed()
+        took = f"{max(1, round(seconds))} s" if seconds < 90 else f"{round(seconds / 60)} min"
+        written = "" if self.wanted.file is None else f", written to {self.wanted.file}"
+        self.say(
+            f"plan: an importance matrix over {self.samples} x {self.length} tokens ({text}), about {took} "
+            f"on an idle machine{written}; --imatrix off does without"
+        )
+        self._told(0.0)
+
+    def _told(self, share: float) -> None:
+        done = round(share * self.samples)
+        total = self.samples * self.length
+        step = Step(Stage.CALIBRATE, done, self.samples, "importance matrix", round(share * total), total)
+        self.progress(step)
+
+
+def context_of(header: GGUFHeader) -> int:
+    """Tokens that a model was trained on at once; 0: unknown."""
+    value = header.metadata.get(f"{header.architecture}.context_length")
+    return value if isinstance(value, int) else 0
+
+
+def _speed() -> float:
+    """Operations a second of a product of matrices, by a short trial."""
+    import numpy as np
+
+    a, b = np.ones((512, 1024), np.float32), np.ones((1024, 1024), np.float32)
+    best = 1e9
+    for _ in range(4):
+        begun = time.perf_counter()
+        np.matmul(a, b)
+        best = max(best, 2 * 512 * 1024 * 1024 / (time.perf_counter() - begun))
+    return best
