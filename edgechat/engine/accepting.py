@@ -13,8 +13,9 @@ from edgechat.engine.memory import Memory, Remembered
 from edgechat.engine.process.messages import Event, Generate, Note, NoteKind
 from edgechat.engine.rendering import ChatRenderer, PlainRenderer, sentence
 from edgechat.engine.sequence import TextTokens, Transcript
-from edgechat.engine.sliding import Sliding, Visible
+from edgechat.engine.sliding import Sliding
 from edgechat.engine.turn import Turn
+from edgechat.engine.visible import Visible
 from edgechat.errors import UsageError
 from edgechat.runtimes.base import Runtime
 
@@ -102,7 +103,7 @@ class Accepting:
         A prompt on its own continues none: the same prompt gives the same tokens, whatever was asked before.
         """
         name = request.conversation
-        named = self._memory.get(name) or self._cache.recall(name) if name else None
+        named = self._memory.get(name) or self._cache.saving.recall(name) if name else None
         if named is not None or not request.messages:
             return named
         return self._memory.closest(text, self._tokenizer.piece)

@@ -1,24 +1,21 @@
 """The runtime's sequences: which conversation is in which, and how a prompt gets into one.
 
-A conversation's cells are shifted, shared, cut, saved and restored here, and computed anew where the runtime
-can't do better. After each call, a slot's tokens are exactly those that its sequence holds.
+A conversation's cells are shifted, shared, cut and restored here, and computed anew where the runtime can't
+do better. After each call, a slot's tokens are exactly those that its sequence holds.
 """
 
 import logging
-from collections.abc import Callable, Iterator
 
 from edgechat.engine.eviction import Eviction
-from edgechat.engine.memory import Memory, Remembered
+from edgechat.engine.memory import Memory
 from edgechat.engine.prefix import least_recently_used, place, reusable
-from edgechat.engine.sequence import Slot, common_prefix
-from edgechat.engine.states import MIN_TOKENS, Key, SavedState, StateStore
+from edgechat.engine.saving import Saving
+from edgechat.engine.sequence import Slot
+from edgechat.engine.states import Key, SavedState, StateStore
 from edgechat.engine.turn import Turn
 from edgechat.runtimes.base import ContextFull, DecodeFailed, Runtime
 
 _log = logging.getLogger(__name__)
-
-WORTH_RESTORING = 64
-"""Tokens that a saved state must spare."""
 
 
 class Cache:
@@ -30,8 +27,7 @@ class Cache:
         self.slots = [Slot(number) for number in range(runtime.n_sequences)]
         # A layer with a window of its own has let go of what a shift would need to be exact.
         self.shifts = runtime.can.shift and not runtime.info.n_swa
-        self._memory = memory
-        self._states = states
+        self.saving = Saving(runtime, self.slots, memory, states)
         self._uses = 0
 
     # --- the beginning and the end of a turn
@@ -67,6 +63,10 @@ class Cache:
             self._give_up(slot)
         return slot is not None
 
+    def _give_up(self, slot: Slot) -> None:
+        self.saving.save(slot)
+        self.free(slot)
+
     def release_idle(self) -> None:
         """Give up all that are not being answered."""
         while self.make_room():
@@ -82,7 +82,7 @@ class Cache:
         for slot in self.slots:
             if slot.owner == conversation and not slot.busy:
                 self.free(slot)
-        self._states.drop(conversation)
+        self.saving.states.drop(conversation)
 
     def roll_back(self, turn: Turn, keep: int) -> bool:
         """Forget drafts that fell; False where all must be computed anew."""
@@ -196,7 +196,7 @@ class Cache:
             raise RuntimeError("no idle sequence for a turn that was admitted")
         slot, keep, parent = placement.slot, placement.keep, placement.parent
         if slot.owner != turn.key and keep < len(slot.tokens):
-            self._save(slot)
+            self.saving.save(slot)
         if parent is None:
             self._cut(slot, keep)
         else:
@@ -210,102 +210,18 @@ class Cache:
 
     # --- saved states
 
-    @property
-    def unsaved(self) -> bool:
-        """Whether `save_one` has something to do."""
-        return self._states.files is not None and next(self._worth_saving(), None) is not None
-
-    def save_one(self) -> None:
-        """Save the conversation that was used last, in the background."""
-        files = self._states.files
-        slot = next(self._worth_saving(), None)
-        if files is None or slot is None:
-            return
-        slot.unsaved = False
-        state = self._export(slot)
-        if state is not None:
-            files.write(state)
-
-    def save_all(self, seconds: float, clock: Callable[[], float]) -> None:
-        """Save what is not saved yet, as far as `seconds` allow: the engine ends."""
-        end = clock() + seconds
-        while self.unsaved and clock() < end:
-            self.save_one()
-        self._states.flush(max(0.0, end - clock()))
-
-    def _worth_saving(self) -> Iterator[Slot]:
-        """Idle conversations with a name, the last used first."""
-        named = [slot for slot in self.slots if isinstance(slot.owner, str) and slot.owner]
-        named = [slot for slot in named if _worth(slot)]
-        return iter(sorted(named, key=lambda slot: -slot.last_used))
-
-    def _give_up(self, slot: Slot) -> None:
-        self._save(slot)
-        self.free(slot)
-
-    def _save(self, slot: Slot) -> None:
-        """Keep a slot's state in memory, where it is of use."""
-        if self._states.enabled and _worth(slot):
-            slot.unsaved = False
-            state = self._export(slot)
-            if state is not None:
-                self._states.put(slot.owner, state)
-
-    def _export(self, slot: Slot) -> SavedState | None:
-        """A slot's state; None where it can't be saved."""
-        remembered = self._memory.get(slot.owner)
-        if remembered is None:
-            return None
-        try:
-            blob = self.runtime.export_state(slot.number)
-        except (ValueError, DecodeFailed) as error:
-            _log.warning("a state could not be saved: %s", error)
-            return None
-        state = SavedState(
-            conversation=slot.owner if isinstance(slot.owner, str) else "",
-            identity=self._states.identity,
-            tokens=tuple(slot.tokens),
-            segments=remembered.transcript.segments,
-            holes=slot.holes.ranges,
-            filling=slot.holes.filling,
-            tainted=slot.tainted,
-            blob=blob,
-        )
-        return state if state.consistent(self.runtime.tokenizer.n_vocab) else None
-
-    def recall(self, conversation: str) -> Remembered | None:
-        """A conversation that was saved."""
-        state = self._states.get(conversation) if self._states.enabled else None
-        if state is None:
-            return None
-        remembered = Remembered(conversation, state.transcript, state.left)
-        self._memory.put(remembered)
-        return remembered
-
     def restore(self, turn: Turn) -> None:
         """Bring the turn's conversation back into an idle slot, if that spares enough."""
-        state = self._states.get(turn.key) if self._states.enabled and turn.key else None
-        if state is None:
+        state = self.saving.worth_restoring(turn)
+        slot = None if state is None else self._target(turn)
+        if state is None or slot is None or not self._import(slot, state, turn.key):
             return
-        tokens = list(state.tokens)
-        if state.left == turn.carried:
-            spared = common_prefix(turn.before_eviction(), tokens)
-        else:
-            spared = min(common_prefix(turn.tokens, tokens), state.tainted)
-        if 0 <= self.runtime.can.rollback < len(tokens) - spared:
-            return
-        held = max(common_prefix(turn.tokens, slot.tokens) for slot in self.slots)
-        if spared - held < WORTH_RESTORING:
-            return
-        slot = self._target(turn)
-        if slot is None or not self._import(slot, state, turn.key):
-            return
-        slot.tokens = tokens
+        slot.tokens = list(state.tokens)
         slot.conversation = turn.request.conversation
         slot.owner = turn.key
         slot.holes = state.left
         slot.tainted = state.tainted
-        slot.unsaved = not self._states.take(turn.key)
+        slot.unsaved = not self.saving.states.take(turn.key)
 
     def _target(self, turn: Turn) -> Slot | None:
         """The slot to restore into: the conversation's own, an empty one, or the longest unused one."""
@@ -318,7 +234,7 @@ class Cache:
 
     def _import(self, slot: Slot, state: SavedState, key: Key) -> bool:
         if slot.owner != key:
-            self._save(slot)
+            self.saving.save(slot)
         self.free(slot)
         while True:
             try:
@@ -329,17 +245,12 @@ class Cache:
                 return False
             except (ValueError, DecodeFailed) as error:
                 _log.warning("ignored a state: %s", error)
-                self._states.drop(key)
+                self.saving.states.drop(key)
                 self.free(slot)
                 return False
             if self.runtime.length(slot.number) == len(state.tokens):
                 return True
             _log.warning("ignored a state of another length")
-            self._states.drop(key)
+            self.saving.states.drop(key)
             self.free(slot)
             return False
-
-
-def _worth(slot: Slot) -> bool:
-    """Whether a slot's state is worth saving."""
-    return slot.unsaved and not slot.busy and bool(slot.owner) and len(slot.tokens) >= MIN_TOKENS

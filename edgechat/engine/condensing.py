@@ -7,8 +7,8 @@ from edgechat.engine.detokenize import text_of
 from edgechat.engine.eviction import Eviction
 from edgechat.engine.process.messages import Delta, Generate, Prefilled
 from edgechat.engine.sequence import Segment, Transcript
-from edgechat.engine.sliding import Visible
 from edgechat.engine.turn import Turn
+from edgechat.engine.visible import Visible
 
 
 class Condensing(Turn):

@@ -152,7 +152,7 @@ class Engine:
     def unsaved(self) -> bool:
         """Whether `save_one` has something to do."""
         drafter = self._drafter
-        return not self.busy and (self._cache.unsaved or (drafter is not None and drafter.unsaved))
+        return not self.busy and (self._cache.saving.unsaved or (drafter is not None and drafter.unsaved))
 
     def save_one(self) -> None:
         """Save a conversation's state, or what was learnt of drafts, for the next run: call it while there is
@@ -160,13 +160,13 @@ class Engine:
         if self._drafter is not None and self._drafter.unsaved:
             self._drafter.save()
         else:
-            self._cache.save_one()
+            self._cache.saving.save_one()
 
     def save_all(self, seconds: float) -> None:
         """Save what can be within `seconds`: the engine is about to end."""
         if self._drafter is not None:
             self._drafter.save()
-        self._cache.save_all(seconds, self._clock)
+        self._cache.saving.save_all(seconds, self._clock)
 
     def forget(self, conversation: str) -> None:
         """A conversation was deleted: let go of what is known of it."""

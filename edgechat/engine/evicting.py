@@ -98,6 +98,8 @@ class Evicting:
         """Of a turn whose tokens are in the cache."""
         turn.visible.carry_out(eviction, filling)
         if filling is not None:
+            # Computed anew, not shifted: llama.cpp takes a sequence's tokens in the order of their positions
+            # only, so that none can be put before what stays; and what stays should know of the summary.
             self._cache.refill(turn, filling.at)
             turn.answering = False
         else:

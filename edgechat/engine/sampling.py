@@ -8,7 +8,7 @@ Rows are long (262,144 for Gemma) and the answer waits: no step sorts a whole ro
 """
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -71,21 +71,6 @@ class LogitStep(Protocol):
     def accept(self, token: int) -> None:
         """Learn that `token` now belongs to the text."""
         ...
-
-
-class LogitBias:
-    """Adds a fixed number to the logits of some tokens; -inf bans one."""
-
-    def __init__(self, bias: Mapping[int, float]) -> None:
-        self._ids = np.array(list(bias), dtype=np.int64)
-        self._bias = np.array(list(bias.values()), dtype=np.float32)
-
-    def apply(self, row: Row) -> None:
-        """Change `row` in place."""
-        row[self._ids] += self._bias
-
-    def accept(self, token: int) -> None:
-        """A bias doesn't depend on the text."""
 
 
 class Penalties:

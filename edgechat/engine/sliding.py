@@ -5,17 +5,18 @@ is the same text alone and beside others. If several don't fit together, the you
 """
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from edgechat.engine.eviction import Eviction, Span
-from edgechat.engine.holes import NONE, Filling, Holes, remove
-from edgechat.engine.process.messages import Evicted, Generate
+from edgechat.engine.holes import Filling, Holes
+from edgechat.engine.process.messages import Evicted
 from edgechat.engine.rendering import ChatRenderer
-from edgechat.engine.sequence import TextTokens, Transcript
+from edgechat.engine.repetition import never_stops
+from edgechat.engine.sequence import TextTokens
 from edgechat.engine.spans import Layout, Rendered, Wrapping, behind_holes, chat_layout, raw_layout, unseen
 from edgechat.engine.summary import Summaries
+from edgechat.engine.visible import Visible
 from edgechat.engine.window import Overflow, Window
 from edgechat.errors import UsageError
 
@@ -23,51 +24,6 @@ RECOMPUTED_STEPS = 2
 """Where all that stays is computed anew, half of the budget goes at once."""
 SUMMARY_STEPS = 2
 """So it is where a summary takes the place of what goes: it is written seldom, and of much."""
-LOOP_TOKENS = 256
-"""What repeats itself for so long, and for half of the window, never stops."""
-
-
-@dataclass(slots=True)
-class Visible:
-    """What the model sees of one request's conversation."""
-
-    request: Generate
-    text: str
-    """The conversation as it was rendered, without a BOS that was added; "" for a raw prompt."""
-    transcript: Transcript
-    tokens: list[int]
-    """Those of the prompt and the answer that are not evicted, by position."""
-    holes: Holes = NONE
-    """Those that are, by index."""
-    known_ends: tuple[int | None, ...] = ()
-    n_cut: int = 0
-    """About how many tokens texts had that were taken out of the request unread: none of them is an index."""
-    layout: Layout | None = None
-    """Found when it is first needed: most conversations never fill the context."""
-    spans: tuple[Span, ...] = ()
-    anchor: int | None = None
-    """Index and position of the first message's own text, before which a summary is put; None where none
-    can be."""
-
-    def carry_out(self, eviction: Eviction, filling: Filling | None = None) -> None:
-        """Forget what goes, and put `filling` in its place."""
-        self.holes = self.holes.evicted(eviction.ranges)
-        self.spans = eviction.spans
-        remove(self.tokens, eviction.ranges)
-        if filling is None:
-            return
-        stop = filling.at + self.holes.n_filled
-        more = len(filling.tokens) - self.holes.n_filled
-        self.tokens[filling.at : stop] = filling.tokens
-        self.holes = Holes(self.holes.ranges, filling)
-        self.spans = tuple(
-            replace(
-                span,
-                start=span.start + more * (span.start >= stop),
-                stop=span.stop + more * (span.stop >= stop),
-            )
-            for span in self.spans
-        )
 
 
 class Sliding:
@@ -155,12 +111,7 @@ class Sliding:
         """
         if len(visible.tokens) + self._kept_free(visible) <= self.budget:
             return None
-        recent = visible.tokens[-max(LOOP_TOKENS, self.budget // 2) :]
-        if (
-            len(recent) >= LOOP_TOKENS
-            and not visible.request.ignore_eog
-            and _period(recent) <= len(recent) // 8
-        ):
+        if not visible.request.ignore_eog and never_stops(visible.tokens, self.budget):
             raise UsageError("The answer repeats itself, word for word: it was ended.")
         self._lay_out(visible)
         if self.sums_up(visible):
@@ -244,12 +195,15 @@ class Sliding:
         pinned = self._window(visible).pinned(visible.spans)
         gone, cut = unseen(layout, visible.spans, pinned)
         filling = visible.holes.filling
+        n_lost = visible.holes.lost
+        if visible.n_cut:
+            n_lost = _three_figures(n_lost + visible.n_cut)
         return Evicted(
             visible.request.id,
             messages=gone,
             cut=cut,
             n_tokens=n_tokens,
-            n_lost=three_figures(visible.holes.lost + visible.n_cut) if visible.n_cut else visible.holes.lost,
+            n_lost=n_lost,
             about=visible.n_cut > 0,
             n_pinned=pinned,
             n_kept=len(visible.tokens),
@@ -323,20 +277,7 @@ def _anchor(layout: Layout, holes: Holes) -> int | None:
     return None if holes.ranges and holes.ranges[0][0] < anchor else anchor
 
 
-def _period(tokens: Sequence[int]) -> int:
-    """The shortest distance at which all of `tokens` repeat themselves; their number where they don't."""
-    borders = [
-        0
-    ]  # of each beginning, the longest proper end that is its beginning too (Knuth, Morris, Pratt)
-    for token in tokens[1:]:
-        border = borders[-1]
-        while border and tokens[border] != token:
-            border = borders[border - 1]
-        borders.append(border + (tokens[border] == token))
-    return len(tokens) - borders[-1]
-
-
-def three_figures(number: int) -> int:
+def _three_figures(number: int) -> int:
     """An estimate without figures that it doesn't know."""
     return round(number, 3 - len(str(number)))
 

@@ -9,9 +9,9 @@ from edgechat.engine.holes import Holes
 from edgechat.engine.process.messages import Delta, Finished, Prefilled
 from edgechat.engine.sampling import Sampler
 from edgechat.engine.sequence import Segment, Slot, Transcript
-from edgechat.engine.sliding import Visible
 from edgechat.engine.speculation.proposal import Draft
 from edgechat.engine.stop import StopStrings
+from edgechat.engine.visible import Visible
 from edgechat.records import FinishReason, Timings
 
 DELTA_S = 0.025

@@ -152,11 +152,6 @@ class Window:
             raise kind(self._refusal(excess - plan.freed, room))
         return self._finish(spans, plan)
 
-    def next_to_go(self, spans: Sequence[Span]) -> tuple[int, ...]:
-        """The messages that the next eviction would take: to be summed up while there is time."""
-        plan = self._oldest_turns(spans, self.step)
-        return self._finish(spans, plan).messages if plan.ranges else ()
-
     def _refusal(self, over: int, room: int) -> str:
         fits = self.budget - self.slack - room
         needed = self.budget + over

@@ -35,11 +35,6 @@ class Device(msgspec.Struct, frozen=True):
     memory_total: int
 
     @property
-    def is_gpu(self) -> bool:
-        """Whether layers can be offloaded to it."""
-        return self.kind in (DeviceKind.GPU, DeviceKind.IGPU)
-
-    @property
     def label(self) -> str:
         """For people: "CUDA0 (NVIDIA H200)"."""
         return f"{self.name} ({self.description})" if self.description != self.name else self.name

@@ -142,7 +142,7 @@ def test_a_shifted_conversation_comes_back_as_it_was(starter: LlamaCppRuntime) -
     first = running.answer(chat(1, TEXT * 5, max_tokens=230, ignore_eog=True))
     assert running.evictions()
     answer = "".join(map(starter.tokenizer.name, first.tokens))
-    store, slots = running.engine._cache._states, running.engine._cache.slots
+    store, slots = running.engine._cache.saving.states, running.engine._cache.slots
     assert slots[0].tainted < 256
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cache, "MIN_TOKENS", 100)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgechat.engine.sampling import BadLogits, Distribution, LogitBias, Row, Sampler, largest
+from edgechat.engine.sampling import BadLogits, Distribution, Row, Sampler, largest
 from edgechat.records import SamplingSettings
 
 SIZES = (7, 300, 5_000, 49_152)
@@ -171,6 +171,20 @@ def test_greedy_is_the_largest_logit() -> None:
     assert sampler.sample(row) == int(np.argmax(row))
     assert sampler.distribution(row).ids.tolist() == [int(np.argmax(row))]
     assert sampler.distribution(row).probabilities.tolist() == [1.0]
+
+
+class LogitBias:
+    """A step of one's own: adds a fixed number to the logits of some tokens; -inf bans one."""
+
+    def __init__(self, bias: dict[int, float]) -> None:
+        self.bias = bias
+
+    def apply(self, row: Row) -> None:
+        for token, more in self.bias.items():
+            row[token] += more
+
+    def accept(self, token: int) -> None:
+        """A bias doesn't depend on the text."""
 
 
 def test_greedy_takes_penalties_and_biases() -> None:

@@ -370,16 +370,6 @@ def test_a_refusal_says_the_numbers() -> None:
     )
 
 
-def test_what_goes_next_can_be_asked_before() -> None:
-    conversation = Conversation(bos=1, system=20, folded=False)
-    for _ in range(3):
-        conversation.add("user", 20)
-        conversation.add("assistant", 20)
-    window = Window(budget=400)
-    assert window.next_to_go(conversation.spans) == (1, 2)
-    assert window.next_to_go(conversation.spans[:3]) == ()
-
-
 def test_impossible_windows_and_spans_are_refused() -> None:
     for bad in ({"budget": 10, "slack": 8}, {"budget": 100, "steps": 0}, {"budget": 100, "slack": -1}):
         with pytest.raises(ValueError, match="not a window"):

@@ -15,6 +15,7 @@ import edgechat.runtimes.llamacpp
 from edgechat.errors import ExitCode, UnsupportedError
 from edgechat.runtimes.llamacpp import abi
 from edgechat.runtimes.llamacpp.backends import BuildInfo, build_info, features
+from edgechat.runtimes.llamacpp.devices import DeviceKind
 
 FOLDER = Path(edgechat.runtimes.llamacpp.__file__).parent
 
@@ -135,7 +136,7 @@ def test_build_info_as_doctor_gets_it() -> None:
     assert tuple(info["features"]) == here.features
     assert "CPU" in here.backends
     cpu = next(device for device in here.devices if device.name == "CPU")
-    assert not cpu.is_gpu
+    assert cpu.kind is DeviceKind.CPU
     assert cpu.memory_total > 2**28
     assert isinstance(here, BuildInfo)
 
