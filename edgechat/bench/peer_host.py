@@ -152,11 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--parent", type=int, required=True)
     options = parser.parse_args()
-    channel = isolation.isolate()
-    isolation.ignore_interrupts()
-    isolation.die_with_parent(options.parent)
-    isolation.crash_quickly()
-    isolation.volunteer_for_oom()
+    channel = isolation.enter(options.parent)
     offline.start("the benchmark's peer")
     bench: Bench | None = None
     with contextlib.suppress(BrokenPipeError):

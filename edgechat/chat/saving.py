@@ -122,15 +122,7 @@ class Recorder:
         if entry.saved_id is None:
             return self.add(entry, before, model, system)
         try:
-            self.store.write(
-                entry.saved_id,
-                entry.text,
-                status=entry.status,
-                n_tokens=entry.n_tokens,
-                n_context=entry.n_context,
-                timings=entry.timings,
-                receipt=entry.receipt,
-            )
+            self._write_out(entry.saved_id, entry)
         except ConversationGone:
             self._gone()
             return self.add(entry, before, model, system)
@@ -167,16 +159,20 @@ class Recorder:
         saved = self.store.add(conversation.id, role, entry.text, status=entry.status, model=entry.model)
         entry = replace(entry, saved_id=saved.id)
         if entry.kind is Kind.ASSISTANT and entry.status is not Status.PARTIAL:
-            self.store.write(
-                saved.id,
-                entry.text,
-                status=entry.status,
-                n_tokens=entry.n_tokens,
-                n_context=entry.n_context,
-                timings=entry.timings,
-                receipt=entry.receipt,
-            )
+            self._write_out(saved.id, entry)
         return entry
+
+    def _write_out(self, message_id: int, entry: Entry) -> None:
+        """All that is known of an answer."""
+        self.store.write(
+            message_id,
+            entry.text,
+            status=entry.status,
+            n_tokens=entry.n_tokens,
+            n_context=entry.n_context,
+            timings=entry.timings,
+            receipt=entry.receipt,
+        )
 
     async def _keep_writing(self, message_id: int) -> None:
         written = ""

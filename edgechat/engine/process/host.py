@@ -51,11 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--parent", type=int, required=True)
     options = parser.parse_args()
-    channel = isolation.isolate()
-    isolation.ignore_interrupts()
-    isolation.die_with_parent(options.parent)
-    isolation.crash_quickly()
-    isolation.volunteer_for_oom()
+    channel = isolation.enter(options.parent)
     offline.start("the engine")  # it has no business in any network, asked or not
 
     requests: _Requests = queue.SimpleQueue()

@@ -26,6 +26,20 @@ class Channel:
     events: IO[bytes]
 
 
+def enter(parent: int) -> Channel:
+    """Become a process that runs native code for a client, and can do it no harm.
+
+    Args:
+        parent: the client's process.
+    """
+    channel = isolate()
+    ignore_interrupts()
+    die_with_parent(parent)
+    crash_quickly()
+    volunteer_for_oom()
+    return channel
+
+
 def isolate() -> Channel:
     """Take the standard streams away from all other code: input is empty, output goes to the log.
 

@@ -159,6 +159,28 @@ def wait_for_the_end_of(pid: int) -> None:
         time.sleep(0.05)
 
 
+def end_without_a_window(terminal: Terminal, number: signal.Signals | None) -> int:
+    """Close the window in mid-answer; the app's exit code, once its engine has ended too and all is saved.
+
+    Args:
+        terminal: whose window it is.
+        number: a signal that the app gets then; None: it gets none.
+    """
+    terminal.ask(STORY)
+    terminal.until(lambda: terminal.messages()[1].content)
+    engine = terminal.engine()
+    os.close(terminal._slave)
+    os.close(terminal.master)
+    if number is not None:
+        terminal.process.send_signal(number)
+    code = terminal.wait()
+    assert terminal.messages()[1].content
+    assert engine is not None
+    wait_for_the_end_of(engine)
+    terminal.master, terminal._slave = pty.openpty()
+    return code
+
+
 def test_the_app_is_killed_twenty_times_in_mid_answer(open_terminal) -> None:
     chance = random.Random(2)
     cut = compared = 0
@@ -262,18 +284,7 @@ def test_leaving_in_mid_answer(open_terminal, way: str | signal.Signals, code: i
 
 def test_a_terminal_that_is_gone(open_terminal) -> None:
     """The window was closed: nobody reads what the app writes, and it ends all the same."""
-    terminal = open_terminal()
-    terminal.ask(STORY)
-    terminal.until(lambda: terminal.messages()[1].content)
-    engine = terminal.engine()
-    os.close(terminal._slave)
-    os.close(terminal.master)
-    terminal.process.send_signal(signal.SIGHUP)
-    assert terminal.wait() != 0
-    assert terminal.messages()[1].content
-    assert engine is not None
-    wait_for_the_end_of(engine)
-    terminal.master, terminal._slave = pty.openpty()
+    assert end_without_a_window(open_terminal(), signal.SIGHUP) != 0
 
 
 def test_nothing_native_writes_on_the_terminal(open_terminal) -> None:
@@ -289,17 +300,7 @@ def test_nothing_native_writes_on_the_terminal(open_terminal) -> None:
 
 def test_a_terminal_that_is_gone_without_a_signal(open_terminal) -> None:
     """SIGHUP goes to the leader of the terminal's session only: behind `setsid` nobody tells the app."""
-    terminal = open_terminal()
-    terminal.ask(STORY)
-    terminal.until(lambda: terminal.messages()[1].content)
-    engine = terminal.engine()
-    os.close(terminal._slave)
-    os.close(terminal.master)
-    assert terminal.wait() == 128 + signal.SIGHUP
-    assert terminal.messages()[1].content
-    assert engine is not None
-    wait_for_the_end_of(engine)
-    terminal.master, terminal._slave = pty.openpty()
+    assert end_without_a_window(open_terminal(), None) == 128 + signal.SIGHUP
 
 
 WITH_A_BUG = """

@@ -15,14 +15,6 @@ pytestmark = pytest.mark.usefixtures("scripted_engine")
 
 
 @pytest.fixture
-def model(tmp_path):
-    """A path that the scripted engine takes for a model."""
-    path = tmp_path / "model.gguf"
-    path.write_bytes(b"GGUF")
-    return str(path)
-
-
-@pytest.fixture
 def starter(model, monkeypatch):
     """The scripted model is the starter too."""
     monkeypatch.setattr("edgechat.library.starter.find_starter", lambda: Path(model))

@@ -90,13 +90,6 @@ def terminal():
         yield start
 
 
-@pytest.fixture
-def model(tmp_path):
-    path = tmp_path / "model.gguf"
-    path.write_bytes(b"GGUF")
-    return str(path)
-
-
 def test_the_answer_and_its_statistics(terminal, model):
     screen = terminal("ask", model, "say hello", "-t", "0")
     assert screen.end() == 0

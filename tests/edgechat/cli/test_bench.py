@@ -21,14 +21,6 @@ from edgechat.errors import UsageError
 pytestmark = pytest.mark.usefixtures("scripted_engine")
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> str:
-    """A path that the scripted engine takes for a model."""
-    path = tmp_path / "model.gguf"
-    path.write_bytes(b"GGUF")
-    return str(path)
-
-
 @pytest.fixture(autouse=True)
 def _quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))

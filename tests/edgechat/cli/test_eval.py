@@ -14,14 +14,6 @@ from edgechat.cli.eval import read_text
 pytestmark = pytest.mark.usefixtures("scripted_engine")
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> str:
-    """A path that the scripted engine takes for a model."""
-    path = tmp_path / "model.gguf"
-    path.write_bytes(b"GGUF")
-    return str(path)
-
-
 def text_file(folder: Path, content: str | bytes) -> str:
     path = folder / "text.txt"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())

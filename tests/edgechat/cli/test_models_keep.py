@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgechat.cli import app
-from edgechat.library import places, remove
+from edgechat.library import remove
 from edgechat.library.local import list_models, models_dir
 from edgechat.library.lock import exclusive
 from edgechat.library.pull import UNFINISHED
@@ -18,15 +18,6 @@ from tests.edgechat.library.test_places import A, B, C, hugging_face, ollama, wr
 from tests.edgechat.library.tiny_models import gguf, split_gguf
 
 Captured = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("OLLAMA_MODELS", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(places, "OLLAMA_SYSTEM", tmp_path / "no-service")
-    return tmp_path
 
 
 @pytest.fixture

@@ -8,13 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgechat.engine.drafting import Drafter, longest_for
-from edgechat.engine.process.messages import Finished, Generate, Refused
 from edgechat.engine.speculation.draft_model import DraftModel
-from edgechat.records import FinishReason
 from edgechat.runtimes.base import Chunk, DecodeFailed, Logits
+from tests.edgechat.engine.chaos import Chaos, machines, scripts
 from tests.edgechat.engine.drafts import Whims, cost
-from tests.edgechat.engine.harness import GREEDY, Bench
-from tests.edgechat.engine.test_engine_chaos import alone, machines, operations
+from tests.edgechat.engine.harness import Bench
 from tests.edgechat.scripted_runtime import ScriptedRuntime, toy_logits
 
 
@@ -24,20 +22,16 @@ def mostly_right(tokens: Sequence[int], n_vocab: int) -> Logits:
 
 
 @settings(max_examples=100, deadline=None)
-@given(machines, st.lists(operations, min_size=12, max_size=40), st.integers(0, 2**16), st.booleans())
+@given(machines, scripts, st.integers(0, 2**16), st.booleans())
 def test_chaos(machine: dict, script: list[tuple[object, ...]], seed: int, n_drafts_fail: bool) -> None:
-    failing = [False]
     whims = random.Random(seed)
-
-    def decode(batch: Sequence[Chunk]) -> None:
-        if failing[0]:
-            raise DecodeFailed("no")
 
     def decode_drafts(batch: Sequence[Chunk]) -> None:
         if n_drafts_fail and whims.random() < 0.01:
             raise DecodeFailed("no")
 
-    runtime = ScriptedRuntime(on_decode=decode, **machine)
+    chaos = Chaos()
+    runtime = ScriptedRuntime(on_decode=chaos.decode, **machine)
     drafts = ScriptedRuntime(on_decode=decode_drafts, logits=mostly_right, **machine)
     seeds = itertools.count(seed)
     drafter = Drafter(
@@ -48,38 +42,6 @@ def test_chaos(machine: dict, script: list[tuple[object, ...]], seed: int, n_dra
         decides=lambda: Whims(next(seeds)),
     )
     bench = Bench(runtime, max_waiting=12, drafter=drafter)
-    asked: dict[int, tuple[str, int]] = {}
-    failed = False
-    for operation in script:
-        match operation:
-            case ("submit", str() as prompt, int() as count, str() as conversation):
-                id = len(asked)
-                asked[id] = (prompt, count)
-                bench.engine.submit(
-                    Generate(id, prompt=prompt, sampling=GREEDY, max_tokens=count, conversation=conversation)
-                )
-            case ("step", int() as count):
-                for _ in range(count):
-                    bench.engine.step()
-            case ("cancel", int() as id):
-                bench.engine.cancel(id)
-            case ("fail", bool() as now):
-                failing[0] = now
-                failed = failed or now
-            case ("release",):
-                bench.engine.release_idle()
-    failing[0] = False
-    bench.run(5000)
-    for id, (prompt, count) in asked.items():
-        (end,) = bench.of(id, (Finished, Refused))
-        if isinstance(end, Refused):
-            assert failed or "waiting" in end.error, end
-            continue
-        answer = alone(prompt, count, runtime.n_ctx, runtime.can.shift)
-        assert end.tokens == answer[: len(end.tokens)]
-        if end.reason == FinishReason.LENGTH:
-            assert len(end.tokens) == count
-    for slot in bench.engine._cache.slots:
-        assert not slot.busy
-        assert runtime.tokens(slot.number) == slot.tokens
+    chaos.play(bench, script)
+    chaos.check(bench)
     assert not drafter._answers

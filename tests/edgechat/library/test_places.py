@@ -15,16 +15,6 @@ from tests.edgechat.library.tiny_models import gguf
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A person's home, without the variables that move what is in it."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("OLLAMA_MODELS", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(places, "OLLAMA_SYSTEM", tmp_path / "no-service")
-    return tmp_path
-
-
 def write(path: Path, data: bytes = b"GGUF") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
