@@ -36,6 +36,8 @@ class Answer:
     refusal: str = ""
     n_pinned: int = 0
     n_lost: int = 0
+    about: bool = False
+    """`n_lost` is an estimate."""
     window_told: bool = False
     """The engine said what the model doesn't see."""
     window_note: str = ""
@@ -50,4 +52,4 @@ class Answer:
     @property
     def receipt(self) -> Receipt:
         """How it came about."""
-        return Receipt(self.seed, self.n_pinned, self.n_lost, self.speculation)
+        return Receipt(self.seed, self.n_pinned, self.n_lost, self.speculation, self.about)

@@ -129,7 +129,7 @@ class Turn:
         answer = self.answer
         answer.window_told = True
         answer.n_prompt = event.n_kept - answer.n_tokens  # so that the meter goes on from what stays
-        answer.n_pinned, answer.n_lost = event.n_pinned, event.n_lost
+        answer.n_pinned, answer.n_lost, answer.about = event.n_pinned, event.n_lost, event.about
         self._announcer.set(n_context=event.n_kept, n_pinned=event.n_pinned, summing_up=False)
         last = answer.prompt.last_of(event.messages)
         self._dialogue.set_unseen(last, event.summary)

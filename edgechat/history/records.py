@@ -33,6 +33,8 @@ class Receipt(msgspec.Struct, frozen=True):
     n_lost: int = 0
     """Tokens of the conversation that the model didn't see any more at its end."""
     speculation: Speculation | None = None
+    about: bool = False
+    """`n_lost` is an estimate."""
 
 
 class SavedMessage(msgspec.Struct, frozen=True):

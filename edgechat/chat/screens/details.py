@@ -56,21 +56,25 @@ def _context(n_context: int, size: int, receipt: Receipt) -> list[Row]:
     if receipt.n_pinned:
         rows.append(("Pinned", f"{_count(receipt.n_pinned, 'token')} at the start, which always stay"))
     if receipt.n_lost:
-        rows.append(("Not seen", f"{_count(receipt.n_lost, 'token')}, for which there was no room"))
+        about = "about " if receipt.about else ""
+        rows.append(("Not seen", f"{about}{_count(receipt.n_lost, 'token')}, for which there was no room"))
     return rows
 
 
 def _drafting(speculation: Speculation | None) -> list[Row]:
+    """Counts are of the whole answer; the gain, and why there are no drafts, are as measured of late."""
     if speculation is None:
         return [("Drafts", "none")]
     rows = []
     if speculation.drafted:
-        rows.append(("Drafts", f"{speculation.accepted:,} of {speculation.drafted:,} tokens were right"))
-        steps = f"{speculation.tokens_per_step:.2f} tokens a step, ×{speculation.speedup:.2f}"
-        rows.append(("Gain", f"{steps} against plain decoding (expected ×{speculation.predicted:.2f})"))
+        right = f"{speculation.accepted:,} of {speculation.drafted:,} tokens were right"
+        rows.append(("Drafts", f"{right} in the whole answer"))
+        rows.append(("Steps", f"{speculation.tokens_per_step:.2f} tokens each, in the whole answer"))
+        gain = f"×{speculation.speedup:.2f} against plain decoding, of late"
+        rows.append(("Gain", f"{gain} (expected ×{speculation.predicted:.2f})"))
     if speculation.reason:
         reason = one_line(speculation.reason)
-        rows.append(("Now off", reason) if rows else ("Drafts", f"off: {reason}"))
+        rows.append(("Off of late", reason) if rows else ("Drafts", f"off: {reason}"))
     return rows or [("Drafts", "none")]
 
 
