@@ -1,6 +1,8 @@
 """`edgechat chat`: talk to a model in the terminal."""
 
-from typing import Annotated
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +20,9 @@ from edgechat.cli.options import (
     TopKOption,
     TopPOption,
 )
+
+if TYPE_CHECKING:
+    from edgechat.history import Conversation, HistoryStore
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -51,15 +56,13 @@ def chat(
 ) -> None:
     """Talk to a model in the terminal."""
     import asyncio
-    import contextlib
     import sys
 
     from edgechat import paths, settings
     from edgechat.engine.process.state_files import states_dir
-    from edgechat.errors import EdgechatError, UsageError
+    from edgechat.errors import UsageError
     from edgechat.history import open_history
     from edgechat.library.local import model_name
-    from edgechat.library.resolve import resolve_to_load
     from models.verify import verify_gguf
 
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
@@ -71,20 +74,10 @@ def chat(
 
     config = settings.load()
     history = open_history(paths.history_file())
-    going_on = None
-    if go_on:
-        going_on = history.store.latest()
-    elif resume is not None:
-        going_on = history.store.get(resume)  # raises where there is none, before the app opens
-    path = None
-    known = () if model is not None or going_on is None else (going_on.model_path, going_on.model)
-    for name in filter(None, known):
-        with contextlib.suppress(EdgechatError):  # it is gone: the chat says which one answers instead
-            path = resolve_to_load(name)
-            break
-    if path is None:
-        path = resolve_to_load(config.chat.model if model is None else model)
-    verify_gguf(path)  # what is wrong with the file is told in the shell, before the app opens
+    # What is wrong with the conversation or the file is told in the shell, before the app opens.
+    going_on = _conversation(history.store, last=go_on, number=resume)
+    path = _model_file(model, going_on, config.chat.model)
+    verify_gguf(path)
     load = config.engine.load(
         path,
         n_ctx=ctx,
@@ -131,3 +124,30 @@ def chat(
         resume=None if going_on is None else going_on.id,
     )
     raise typer.Exit(asyncio.run(run_chat(setup)))
+
+
+def _conversation(store: "HistoryStore", *, last: bool, number: int | None) -> "Conversation | None":
+    """The conversation to go on with; None: a new one.
+
+    Raises:
+        ConversationGone: there is none of that number.
+    """
+    if last:
+        return store.latest()
+    return None if number is None else store.get(number)
+
+
+def _model_file(asked: str | None, going_on: "Conversation | None", usual: str) -> Path:
+    """The file of the model that was asked for, else of the conversation's, else of the settings'.
+
+    Raises:
+        EdgechatError: there is none.
+    """
+    from edgechat.errors import EdgechatError
+    from edgechat.library.resolve import resolve_to_load
+
+    if asked is None and going_on is not None:
+        for name in filter(None, (going_on.model_path, going_on.model)):
+            with contextlib.suppress(EdgechatError):  # it is gone: the chat says which one answers instead
+                return resolve_to_load(name)
+    return resolve_to_load(usual if asked is None else asked)

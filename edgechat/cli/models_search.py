@@ -1,6 +1,6 @@
 """`edgechat models search`: what there is to pull."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,10 @@ from edgechat.cli.tables import table
 from edgechat.errors import UsageError
 from edgechat.library.ladder import Verdict
 from edgechat.units import bytes_text
+
+if TYPE_CHECKING:
+    from edgechat.library.catalog import CatalogModel
+    from edgechat.library.fit import Fit
 
 HEADS = ("pull it as", "weights", "download", "needs", "fits", "context", "licence", "draft", "good for")
 FITS = {Verdict.FITS: "yes", Verdict.WITH_SETTINGS: "with less context", Verdict.DOES_NOT: "no"}
@@ -44,41 +48,35 @@ def search(
         if not fits or (fit is not None and fit.fits):
             found.append((model, fit))
     if as_json:
-        json_object(
-            {
-                "models": [
-                    {
-                        "model": model,
-                        "download_bytes": model.download_bytes,
-                        "needs_bytes": None if fit is None else fit.needs,
-                        "fits": None if fit is None else fit.fits,
-                        "verdict": None if fit is None else fit.verdict,
-                    }
-                    for model, fit in found
-                ]
-            }
-        )
+        json_object({"models": [_record(model, fit) for model, fit in found]})
         return
-    table(
-        HEADS,
-        [
-            (
-                model.alias,
-                _parameters(model.parameters, model.active),
-                "" if model.download_bytes is None else f"{_about(model)}{bytes_text(model.download_bytes)}",
-                "" if fit is None else f"~{bytes_text(fit.needs)}",
-                "" if fit is None else FITS[fit.verdict],
-                f"{model.context:,}" if model.context else "",
-                model.licence,
-                model.draft,
-                model.note,
-            )
-            for model, fit in found
-        ],
-        spare=("licence", "context", "draft"),
-    )
+    table(HEADS, [_row(model, fit) for model, fit in found], spare=("licence", "context", "draft"))
     if not found:
         note("the catalog has none: `edgechat models search --online` asks the hub")
+
+
+def _record(model: "CatalogModel", fit: "Fit | None") -> dict[str, object]:
+    return {
+        "model": model,
+        "download_bytes": model.download_bytes,
+        "needs_bytes": None if fit is None else fit.needs,
+        "fits": None if fit is None else fit.fits,
+        "verdict": None if fit is None else fit.verdict,
+    }
+
+
+def _row(model: "CatalogModel", fit: "Fit | None") -> tuple[str, ...]:
+    return (
+        model.alias,
+        _parameters(model.parameters, model.active),
+        "" if model.download_bytes is None else f"{_about(model)}{bytes_text(model.download_bytes)}",
+        "" if fit is None else f"~{bytes_text(fit.needs)}",
+        "" if fit is None else FITS[fit.verdict],
+        f"{model.context:,}" if model.context else "",
+        model.licence,
+        model.draft,
+        model.note,
+    )
 
 
 def _online(words: list[str], as_json: bool) -> None:
@@ -111,5 +109,5 @@ def _parameters(billions: float, active: float) -> str:
     return f"{whole} ({active:.3g}B active)" if active else whole
 
 
-def _about(model: object) -> str:
-    return "" if getattr(model, "size_bytes", 0) else "~"
+def _about(model: "CatalogModel") -> str:
+    return "" if model.size_bytes else "~"
