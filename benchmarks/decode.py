@@ -20,7 +20,6 @@ sampling costs is in it.
 
 import argparse
 import asyncio
-import ctypes
 import json
 import statistics
 import sys
@@ -31,7 +30,6 @@ from typing import Any, Protocol
 from unittest import mock
 
 import msgspec
-import numpy as np
 
 from edgechat import hardware
 from edgechat.engine.process.client import EngineClient
@@ -39,7 +37,8 @@ from edgechat.engine.process.messages import Delta, Finished, Generate
 from edgechat.library.starter import starter_path
 from edgechat.records import LoadSettings, SamplingSettings
 from edgechat.runtimes.base import Chunk
-from edgechat.runtimes.llamacpp import LlamaCppRuntime, abi, logs
+from edgechat.runtimes.llamacpp import LlamaCppRuntime
+from edgechat.runtimes.llamacpp.bare import BareLoop
 
 PROMPT = "Here is a long story about a lighthouse keeper, told as slowly as the tide comes in.\n\n"
 GREEDY = SamplingSettings(temperature=0)
@@ -62,45 +61,16 @@ class Bare:
     """What llama.cpp can do from Python at best."""
 
     def __init__(self, settings: LoadSettings, _: SamplingSettings) -> None:
-        """Load with llama.cpp's defaults."""
-        logs.capture()  # starts llama.cpp, and keeps the terminal clean
-        llama: Any = abi.llama()
-        self.llama = llama
-        self.model = llama.llama_model_load_from_file(
-            settings.path.encode(), llama.llama_model_default_params()
-        )
-        params = llama.llama_context_default_params()
-        params.n_ctx = settings.n_ctx
-        params.n_threads = params.n_threads_batch = settings.n_threads
-        self.context = llama.llama_init_from_model(self.model, params)
-        vocab = llama.llama_model_get_vocab(self.model)
-        self.n_vocab = llama.llama_vocab_n_tokens(vocab)
-        self.get_logits = abi.function("llama_get_logits", ctypes.c_void_p, ctypes.c_void_p)
-        text = PROMPT.encode()
-        tokens = (ctypes.c_int32 * len(text))()
-        n = llama.llama_tokenize(vocab, text, len(text), tokens, len(text), True, False)
-        self.prompt = (ctypes.c_int32 * n)(*tokens[:n])
+        """Load."""
+        self.loop = BareLoop(settings)
 
     def run(self, n_tokens: int) -> float:
         """Seconds for the tokens 2 to `n_tokens`."""
-        llama, context = self.llama, self.context
-        llama.llama_memory_clear(llama.llama_get_memory(context), True)
-        llama.llama_decode(context, llama.llama_batch_get_one(self.prompt, len(self.prompt)))
-        row = (ctypes.c_float * self.n_vocab).from_address(self.get_logits(context))
-        logits = np.ctypeslib.as_array(row)
-        token = (ctypes.c_int32 * 1)(int(logits.argmax()))
-        batch = llama.llama_batch_get_one(token, 1)
-        started = time.perf_counter()
-        for _ in range(n_tokens - 1):
-            llama.llama_decode(context, batch)
-            self.get_logits(context)
-            token[0] = int(logits.argmax())
-        return time.perf_counter() - started
+        return self.loop.decode(PROMPT, n_tokens)
 
     def close(self) -> None:
         """Free it."""
-        self.llama.llama_free(self.context)
-        self.llama.llama_model_free(self.model)
+        self.loop.close()
 
 
 class Runtime:
