@@ -23,6 +23,11 @@ from quantize.partial import partial
 from quantize.plan import Target, human
 from quantize.progress import Progress, Stage, Step
 
+OWN_TEXT = "the model's own text"
+KV_BYTES_AT_MOST = 2**20
+WRITING = 1.5
+"""Of what a token takes to be read, the time that it takes to be written beside others."""
+
 SAMPLES = 16
 """Some thousand tokens: means of squares need fewer than GPTQ's Hessians do."""
 
@@ -80,12 +85,15 @@ class Maker:
         return Made(matrix, {"by": "file", "file": file.name, "texts": list(matrix.datasets)}, file)
 
     def by_torch(self, folder: Path) -> Made | None:
-        """Of a checkpoint's folder; None: torch or what it needs is not there, or it is to be done without.
+        """Of a checkpoint's folder; None: torch or what it needs is not there, the model is to write the text
+        itself, which is run by llama.cpp, or it is to be done without.
 
         Raises:
             QuantizeError: it can't be made, and was asked for.
             ModelError: the model is broken.
         """
+        if self.wanted.self_seed is not None:
+            return None
         try:
             import torch
             from tokenizers import Tokenizer  # noqa: F401
@@ -135,8 +143,10 @@ class Maker:
         text = self.wanted.calibration
         made = None
         with self._forgiving(), partial(output) as path:
-            self.length = sample_length(self.wanted.length, context_of(read_header(model)))
-            self._plan("bundled" if text is None else text.name)
+            header = read_header(model)
+            self.length = sample_length(self.wanted.length, context_of(header))
+            own = self.wanted.self_seed is not None
+            self._plan(OWN_TEXT if own else "bundled" if text is None else text.name)
             order = imatrix_native.Order(
                 str(model),
                 str(path),
@@ -144,6 +154,8 @@ class Maker:
                 self.samples,
                 self.length,
                 self.threads,
+                self.wanted.self_seed,
+                kv_bytes_of(header) if own else 0,
             )
             last: imatrix_native.Told | None = None
 
@@ -152,7 +164,7 @@ class Maker:
                 last = told
                 self._told(told.done / told.total)
 
-            imatrix_native.collect(order, tell)
+            imatrix_native.collect(order, tell, self._written)
             if last is None:
                 raise NativeFailure(f"llama.cpp computed nothing of {model}")
             matrix = replace(ImportanceMatrix.read(path), path=None).fitted(self.shapes)
@@ -208,7 +220,10 @@ class Maker:
         self._planned = True
         weights = sum(math.prod(shape) for name, shape in self.shapes.items() if name.startswith("blk."))
         tokens = self.samples * self.length
-        seconds = 2.0 * weights * tokens / _speed()
+        operations = 2.0 * weights * tokens
+        if self.wanted.self_seed is not None:  # a token at a time of each text: that takes longer
+            operations *= 1 + WRITING * (self.samples + 2) / self.samples
+        seconds = operations / _speed()
         took = f"{max(1, round(seconds))} s" if seconds < 90 else f"{round(seconds / 60)} min"
         written = "" if self.wanted.file is None else f", written to {self.wanted.file}"
         self.say(
@@ -216,6 +231,11 @@ class Maker:
             f"on an idle machine{written}; --imatrix off does without"
         )
         self._told(0.0)
+
+    def _written(self, share: float) -> None:
+        total = self.samples * self.length
+        written = round(share * total)
+        self.progress(Step(Stage.WRITE, round(share * self.samples), self.samples, OWN_TEXT, written, total))
 
     def _told(self, share: float) -> None:
         done = round(share * self.samples)
@@ -228,6 +248,17 @@ def context_of(header: GGUFHeader) -> int:
     """Tokens that a model was trained on at once; 0: unknown."""
     value = header.metadata.get(f"{header.architecture}.context_length")
     return value if isinstance(value, int) else 0
+
+
+def kv_bytes_of(header: GGUFHeader) -> int:
+    """Bytes of a token's keys and values; of a family that is not known here, of a large model's."""
+    from models.gguf_config import config_of, family_named
+    from quantize.self_calibration import kv_bytes_per_token
+
+    try:
+        return kv_bytes_per_token(config_of(header, family_named(header)))
+    except UnsupportedModel:
+        return KV_BYTES_AT_MOST
 
 
 def _speed() -> float:

@@ -18,7 +18,7 @@ from models import errors as model_errors
 from models.errors import BrokenModelFile, ModelError
 from quantize import child
 from quantize import errors as quantize_errors
-from quantize.calibration import bundled, from_file, sample_length, samples
+from quantize.calibration import Samples, bundled, from_file, sample_length, samples
 from quantize.errors import BadRequest, NativeFailure, QuantizeError
 
 if TYPE_CHECKING:
@@ -45,6 +45,10 @@ class Order:
     samples: int
     length: int
     threads: int
+    self_seed: int | None = None
+    """The model writes the text itself, with this seed; None: it does not."""
+    kv_bytes: int = 0
+    """That a token's keys and values take: so many texts are written at once as there is room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,15 @@ class Told:
     """Of the text."""
 
 
-def collect(order: Order, tell: Callable[[Told], None]) -> None:
+def collect(
+    order: Order, tell: Callable[[Told], None], written: Callable[[float], None] = lambda share: None
+) -> None:
     """Run the model over the text, and have the importance matrix written.
+
+    Args:
+        order: what shall be done.
+        tell: is told of each sample.
+        written: is told how much of a text of the model's own is there, from 0 to 1.
 
     Raises:
         BadRequest: the text is too short, or its file is not what it should be.
@@ -76,6 +87,8 @@ def collect(order: Order, tell: Callable[[Told], None]) -> None:
             raise _error(message["refused"], message["why"])
         if "told" in message:
             tell(Told(**message["told"]))
+        if "share" in message:
+            written(message["share"])
 
     child.run("quantize.imatrix_native", asdict(order), hear, doing=f"run {order.model}")
 
@@ -120,8 +133,7 @@ def _run(order: Order, report: child.Tell, said: list[str]) -> None:
     from quantize.imatrix import ImportanceMatrix
 
     model = _Model(Path(order.model), said)
-    texts = bundled() if order.calibration is None else from_file(Path(order.calibration))
-    found = samples(texts, model, count=order.samples, length=order.length)
+    found = _samples(order, model, report)
     sums = SquareSums()
     context = model.context(order, sums)
     told = Told(0, len(found.tokens), found.n_chat, found.source, found.sha256)
@@ -142,6 +154,27 @@ def _run(order: Order, report: child.Tell, said: list[str]) -> None:
         raise NativeFailure(f"llama.cpp multiplied no matrix that is known here, of {order.model}")
     matrix = ImportanceMatrix(sums.entries(), (found.source,), len(found.tokens), order.length)
     matrix.store(Path(order.output))
+
+
+def _samples(order: Order, model: "_Model", report: child.Tell) -> Samples:
+    if order.self_seed is None:
+        texts = bundled() if order.calibration is None else from_file(Path(order.calibration))
+        return samples(texts, model, count=order.samples, length=order.length)
+    from quantize.sample_native import Writers, write
+    from quantize.self_calibration import Asked, parallel
+
+    asked = Asked.of(model, order.samples, order.length)
+    writers = Writers(asked.openings, asked.wanted, order.self_seed)
+    write(
+        model.llama,
+        model.model,
+        writers,
+        parallel=parallel(order.kv_bytes, order.length),
+        length=order.length,
+        threads=order.threads,
+        told=lambda share: report({"share": share}),
+    )
+    return asked.taken([(one.kind, one.tokens) for one in writers.documents], order.self_seed)
 
 
 class _Model:

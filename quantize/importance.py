@@ -31,6 +31,8 @@ class Wanted:
     """Read if it is there; else made and written there."""
     calibration: Path | None = None
     """A text file or JSONL; None: the mix that comes with edgechat."""
+    self_seed: int | None = None
+    """The model writes the text itself, with this seed, where it is run by llama.cpp; None: it does not."""
     samples: int | None = None
     """None: as many as `imatrix_maker.SAMPLES`."""
     length: int | None = None
@@ -44,7 +46,7 @@ class Wanted:
         """The options that were given, as they are typed."""
         options = {
             "--imatrix": self.file,
-            "--calibration": self.calibration,
+            "--calibration": self.calibration if self.self_seed is None else self.self_seed,
             "--samples": self.samples,
             "--sequence-length": self.length,
         }

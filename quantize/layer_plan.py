@@ -187,7 +187,7 @@ def writing_bytes(source: "Source", length: int) -> int:
 
     config = source.weights.config
     model = source.path.stat().st_size if source.path.is_file() else q8_bytes(source)
-    count = parallel(config, length)
+    count = parallel(kv_bytes_per_token(config), length)
     logits = 2 * 4 * count * config.vocab_size
     compute = 4 * 512 * (3 * config.intermediate_size + 4 * config.hidden_size)
     return model + count * length * kv_bytes_per_token(config) + logits + compute

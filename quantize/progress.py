@@ -8,6 +8,8 @@ from enum import StrEnum
 class Stage(StrEnum):
     """What is being done."""
 
+    WRITE = "write"
+    """The model writes its own calibration text. What is counted is as with CALIBRATE."""
     CALIBRATE = "calibrate"
     """The model is run over calibration text. What is counted are samples, and tokens in place of bytes."""
     CONVERT = "convert"

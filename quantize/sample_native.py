@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantize import child
+from quantize.errors import NativeFailure
 
 BATCH = 512
 QUIET_AT_LEAST = 4
@@ -107,20 +108,62 @@ def _work(job: child.Message, report: child.Tell) -> int:
     model = llama_cpp.llama_model_load_from_file(job["model"].encode(), parameters)
     if not model:
         return 1
-    settings = llama_cpp.llama_context_default_params()
-    settings.n_ctx = job["parallel"] * job["length"]
-    settings.n_seq_max = job["parallel"]
-    settings.n_batch = settings.n_ubatch = BATCH
-    settings.n_threads = settings.n_threads_batch = job["threads"]
-    context = llama_cpp.llama_init_from_model(model, settings)
-    if not context:
-        return 1
     writers = Writers(job["openings"], job["wanted"], job["seed"])
-    code = _Loop(llama_cpp, model, context, job["length"]).write(
-        writers, job["parallel"], lambda share: report({"share": share})
-    )
+    try:
+        write(
+            llama_cpp,
+            model,
+            writers,
+            parallel=job["parallel"],
+            length=job["length"],
+            threads=job["threads"],
+            told=lambda share: report({"share": share}),
+        )
+    except NativeFailure as error:
+        report({"words": str(error)})
+        return 1
     report({"texts": [[one.kind, one.tokens] for one in writers.documents]})
-    return code
+    return 0
+
+
+def write(
+    library: Any,
+    model: Any,
+    writers: Writers,
+    *,
+    parallel: int,
+    length: int,
+    threads: int,
+    told: Callable[[float], None],
+) -> None:
+    """Have a loaded model write all texts that are wanted.
+
+    Args:
+        library: llama_cpp.
+        model: its model.
+        writers: whose documents grow.
+        parallel: texts at once.
+        length: most tokens of a text.
+        threads: to compute with.
+        told: of the share that is written.
+
+    Raises:
+        NativeFailure: llama.cpp refused.
+    """
+    settings = library.llama_context_default_params()
+    settings.n_ctx = parallel * length
+    settings.n_seq_max = parallel
+    settings.n_batch = settings.n_ubatch = BATCH
+    settings.n_threads = settings.n_threads_batch = threads
+    context = library.llama_init_from_model(model, settings)
+    if not context:
+        raise NativeFailure("llama.cpp could not make a context: there may not be enough memory")
+    try:
+        code = _Loop(library, model, context, length).write(writers, parallel, told)
+    finally:
+        library.llama_free(context)
+    if code:
+        raise NativeFailure(f"llama.cpp could not compute ({code}): there may not be enough memory")
 
 
 class _Loop:

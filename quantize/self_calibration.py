@@ -4,7 +4,8 @@ them in the chat template; the same seed gives the same text, on the same machin
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from models.chat import ChatMessage
 from models.config import ModelConfig
 from models.errors import UnsupportedModel
 from quantize import child
-from quantize.calibration import FolderTokenizer, Samples, evenly, windows
+from quantize.calibration import FolderTokenizer, Samples, TextTokenizer, evenly, windows
 from quantize.errors import BadRequest
 from quantize.openings import BEGINNINGS, QUESTIONS
 from quantize.partial import partial
@@ -30,15 +31,58 @@ KV_BYTES = 512 * 2**20
 HALF = 2
 
 
-def parallel(config: ModelConfig, length: int) -> int:
-    """How many texts of `length` tokens are written at once."""
-    per_text = length * kv_bytes_per_token(config)
-    return max(1, min(MAX_PARALLEL, KV_BYTES // per_text))
+def parallel(kv_bytes: int, length: int) -> int:
+    """How many texts of `length` tokens are written at once; a token's keys and values take `kv_bytes`."""
+    return max(1, min(MAX_PARALLEL, KV_BYTES // (length * max(1, kv_bytes))))
 
 
 def kv_bytes_per_token(config: ModelConfig) -> int:
     """Of keys and values of all layers, in float16."""
     return 2 * config.n_layers * config.kv_size * HALF
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a model shall write, and what becomes of it."""
+
+    openings: list[list[list[int]]]
+    """Tokens that texts begin with: of plain text, and of conversations where there is a chat template."""
+    count: int
+    """Of samples."""
+    length: int
+    """Tokens of each."""
+
+    @classmethod
+    def of(cls, tokenizer: TextTokenizer, count: int, length: int) -> "Asked":
+        """
+        Raises:
+            BadRequest: `length` is too short for every opening.
+        """
+        return cls(_openings(tokenizer, length), count, length)
+
+    @property
+    def n_chat(self) -> int:
+        """How many samples are of conversations."""
+        return self.count // 2 if len(self.openings) > 1 else 0
+
+    @property
+    def wanted(self) -> list[int]:
+        """Tokens of each kind: a sample more of each, since the last text of each may end early."""
+        counts = [self.count - self.n_chat, self.n_chat][: len(self.openings)]
+        return [(count + 1) * self.length for count in counts]
+
+    def taken(self, texts: Sequence[tuple[int, Sequence[int]]], seed: int) -> Samples:
+        """The samples, of texts (kind, tokens)."""
+        streams = [
+            windows((tokens for kind, tokens in texts if kind == k), self.length)
+            for k in range(len(self.openings))
+        ]
+        taken = [evenly(streams[0], self.count - self.n_chat)]
+        if self.n_chat:
+            taken.append(evenly(streams[1], self.n_chat))
+        tokens = np.concatenate(taken)
+        digest = hashlib.sha256(tokens.tobytes()).hexdigest()
+        return Samples(tokens, self.n_chat, f"{NAME}, seed {seed}", digest)
 
 
 def written(
@@ -68,16 +112,13 @@ def written(
         UnsupportedModel: llama.cpp can't run the model.
         NativeFailure: llama.cpp refused or crashed.
     """
-    kinds = _openings(tokenizer, length)
-    n_chat = count // 2 if len(kinds) > 1 else 0
-    # A window more of each, since the last text of each may end early.
-    wanted = [(count - n_chat + 1) * length, (n_chat + 1) * length][: len(kinds)]
+    asked = Asked.of(tokenizer, count, length)
     job: dict[str, Any] = {
-        "openings": kinds,
-        "wanted": wanted,
+        "openings": asked.openings,
+        "wanted": asked.wanted,
         "length": length,
         "seed": seed,
-        "parallel": parallel(source.weights.config, length),
+        "parallel": parallel(kv_bytes_per_token(source.weights.config), length),
         "threads": threads,
     }
     texts: list[tuple[int, list[int]]] = []
@@ -96,12 +137,7 @@ def written(
         with partial(output) as path:
             _convert(source.path, path)
             run(path)
-    streams = [windows((tokens for kind, tokens in texts if kind == k), length) for k in range(len(kinds))]
-    taken = [evenly(streams[0], count - n_chat)]
-    if n_chat:
-        taken.append(evenly(streams[1], n_chat))
-    tokens = np.concatenate(taken)
-    return Samples(tokens, n_chat, f"{NAME}, seed {seed}", hashlib.sha256(tokens.tobytes()).hexdigest())
+    return asked.taken(texts, seed)
 
 
 def _convert(folder: Path, path: Path) -> None:
@@ -116,7 +152,7 @@ def _convert(folder: Path, path: Path) -> None:
         ) from None
 
 
-def _openings(tokenizer: FolderTokenizer, length: int) -> list[list[list[int]]]:
+def _openings(tokenizer: TextTokenizer, length: int) -> list[list[list[int]]]:
     """Of plain text, and of conversations where there is a chat template."""
     kinds = [[tokenizer.encode(text, special=True) for text in BEGINNINGS]]
     if tokenizer.template is not None:
@@ -124,7 +160,8 @@ def _openings(tokenizer: FolderTokenizer, length: int) -> list[list[list[int]]]:
             tokenizer.template.render((ChatMessage("user", text),), add_generation_prompt=True).text
             for text in QUESTIONS
         ]
-        kinds.append([tokenizer.encode(text, special=False) for text in rendered])
+        if any(rendered):  # a template may render nothing of a lone question
+            kinds.append([tokenizer.encode(text, special=False) for text in rendered])
     for openings in kinds:
         openings[:] = [one for one in openings if 0 < len(one) < length]
     if not all(kinds):

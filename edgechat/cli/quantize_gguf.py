@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from quantize.plan import Target
     from quantize.type_choice import Wishes
 
-OPTIONS = frozenset({"--calibration", "--samples", "--sequence-length", "--device"})
+OPTIONS = frozenset({"--calibration", "--seed", "--samples", "--sequence-length", "--device"})
 """Those of `LayerOptions` that the importance matrix is made with."""
 
 OFF = "off"
@@ -38,8 +38,7 @@ def importance_of(
     for name in given:
         if name not in OPTIONS:
             raise UsageError(f"{name} doesn't go with --to gguf")
-    if options.calibration is not None and str(options.calibration) == "self":
-        raise UsageError("--calibration self doesn't go with --to gguf: give a text, or nothing for our own")
+    own = options.writes_itself
     if imatrix is not None and not imatrix.strip():
         raise UsageError("--imatrix is empty: give a file, or off")
     if imatrix == OFF:
@@ -53,7 +52,8 @@ def importance_of(
         raise UsageError(f"--device doesn't go with --type {target.name}: nothing is computed")
     return Wanted(
         file=None if imatrix is None else Path(os.path.expanduser(imatrix)),
-        calibration=None if options.calibration is None else Path(options.calibration),
+        calibration=None if own or options.calibration is None else Path(options.calibration),
+        self_seed=(options.seed or 0) if own else None,
         samples=options.samples,
         length=options.length,
         device=options.device or "auto",

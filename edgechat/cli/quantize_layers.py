@@ -46,6 +46,18 @@ class LayerOptions:
             if getattr(self, name) is not None
         ]
 
+    @property
+    def writes_itself(self) -> bool:
+        """Whether the model writes the calibration text.
+
+        Raises:
+            UsageError: it does not, and a seed was given.
+        """
+        own = self.calibration == "self"
+        if self.seed is not None and not own:
+            raise UsageError("--seed is of what the model writes itself: it goes with --calibration self")
+        return own
+
 
 def request_of(
     to: str, source: Path, options: LayerOptions, *, output: Path | None, force: bool, threads: int

@@ -61,7 +61,7 @@ class _Lines:
         now = time.monotonic()
         if step.stage != self._stage:
             self._stage, self._next = step.stage, now + self.EVERY_S
-            if step.stage == "calibrate":
+            if step.stage in {"write", "calibrate"}:
                 note(f"{step.stage}: {step.total} samples, {step.total_bytes} tokens")
             elif step.stage == "measure":
                 note(f"{step.stage}: {step.total} measurements")

@@ -75,6 +75,40 @@ def test_llama_cpp_makes_one_of_a_gguf_file(gguf: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out.gguf"]
 
 
+@pytest.mark.parametrize("of", ["folder", "gguf"])
+def test_the_model_writes_the_text_itself(of: str, folder: Path, gguf: Path, tmp_path: Path) -> None:
+    """Its writing is told before the samples are; a seed's texts are the same again, another's differ."""
+    source = {"folder": folder, "gguf": gguf}[of]
+
+    def made(name: str, seed: int) -> tuple[ImportanceMatrix, list[Step], list[str]]:
+        steps: list[Step] = []
+        said: list[str] = []
+        file = tmp_path / f"{name}.imatrix.gguf"
+        wanted = Wanted(file, samples=2, length=64, self_seed=seed)
+        request = Request(source, target_of("q4_0"), tmp_path / f"{name}.gguf", threads=1, importance=wanted)
+        result = run(request, steps.append, said.append)
+        assert result.importance is not None
+        assert result.importance["source"] == f"self, seed {seed}"
+        assert result.importance["by"] == "llama.cpp"
+        return ImportanceMatrix.read(file), steps, said
+
+    one, steps, said = made("one", 1)
+    assert [line.partition(", about")[0] for line in said] == [
+        "plan: an importance matrix over 2 x 64 tokens (the model's own text)"
+    ]
+    stages = list(dict.fromkeys(step.stage for step in steps))
+    assert stages.index(Stage.WRITE) < len(stages) - 1 - stages[::-1].index(Stage.QUANTIZE)
+    written = [step for step in steps if step.stage is Stage.WRITE]
+    assert (written[-1].index, written[-1].total) == (2, 2)
+    assert [step.index for step in steps if step.stage is Stage.CALIBRATE][-2:] == [1, 2]
+    assert one.datasets == ("self, seed 1",)
+    again, other = made("again", 1)[0], made("other", 2)[0]
+    for name, entry in one.entries.items():
+        np.testing.assert_array_equal(entry.sums, again.entries[name].sums)
+    assert any((entry.sums != other.entries[name].sums).any() for name, entry in one.entries.items())
+    assert (tmp_path / "one.gguf").read_bytes() != (tmp_path / "other.gguf").read_bytes()
+
+
 @pytest.mark.oracle
 def test_torch_makes_one_of_a_folder(tiny_folder: Path, tmp_path: Path) -> None:
     """And writes the file that is not there; the file that is there is read, and gives the same weights."""
@@ -223,7 +257,7 @@ def test_where_it_cannot_be_made(gguf: Path, tmp_path: Path, monkeypatch: pytest
     """By default the model is quantized without one, and that is said; not so where a type needs one, or one
     was asked for."""
 
-    def fail(order: object, tell: object) -> None:
+    def fail(*order: object) -> None:
         raise NativeFailure("llama.cpp can't load it")
 
     monkeypatch.setattr(imatrix_native, "collect", fail)
