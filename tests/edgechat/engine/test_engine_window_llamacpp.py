@@ -136,7 +136,7 @@ def test_whole_turns_go_and_the_next_turn_computes_the_new(starter: LlamaCppRunt
 
 
 def test_a_shifted_conversation_comes_back_as_it_was(starter: LlamaCppRuntime) -> None:
-    from edgechat.engine import cache
+    from edgechat.engine import saving
 
     running = Running(starter, StateStore(2**30))
     first = running.answer(chat(1, TEXT * 5, max_tokens=230, ignore_eog=True))
@@ -145,7 +145,7 @@ def test_a_shifted_conversation_comes_back_as_it_was(starter: LlamaCppRuntime) -
     store, slots = running.engine._cache.saving.states, running.engine._cache.slots
     assert slots[0].tainted < 256
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cache, "MIN_TOKENS", 100)
+        patch.setattr(saving, "MIN_TOKENS", 100)
         running.engine._cache.release_idle()
     assert store.get("a") is not None
     assert starter.length(0) == 0
