@@ -80,6 +80,15 @@ class Database:
         """
         return self.transaction("BEGIN")
 
+    def empty_log(self) -> None:
+        """Bring the write-ahead log into the database and empty it, where no other app reads from it now.
+
+        Raises:
+            HistoryError: it can't be written.
+        """
+        with self._lock, self._errors():
+            self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
     @contextmanager
     def _errors(self) -> Iterator[None]:
         """SQLite's errors as ours: one line with what to do."""
@@ -127,6 +136,8 @@ def _copy(path: Path, connection: sqlite3.Connection) -> None:
 
 def _prepare(db: sqlite3.Connection, path: Path | None) -> None:
     db.execute("PRAGMA foreign_keys = ON")
+    # What is deleted is overwritten with zeros.
+    db.execute("PRAGMA secure_delete = ON")
     db.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
     _write_ahead(db)
     # With WAL, NORMAL survives the process's death at any moment; a power cut may cost the last turns.

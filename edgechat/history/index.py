@@ -61,6 +61,11 @@ def ensure_index(db: sqlite3.Connection, *, available: bool) -> None:
     db.execute("COMMIT")
 
 
+def drop_deleted(db: sqlite3.Connection) -> None:
+    """Take the words of messages that were deleted out of the index, which only marks them at first."""
+    db.execute("INSERT INTO messages_index (messages_index) VALUES ('optimize')")
+
+
 def match_expression(text: str) -> str:
     """An FTS5 query for messages with every word of `text`, the last one perhaps unfinished; "" for none.
 

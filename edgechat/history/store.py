@@ -9,6 +9,7 @@ import msgspec
 
 from edgechat.history.database import Database
 from edgechat.history.errors import ConversationGone
+from edgechat.history.index import drop_deleted
 from edgechat.history.records import Conversation, Found, Receipt, SavedMessage, Status
 from edgechat.history.search import COLUMNS, find
 from edgechat.records import Timings
@@ -105,9 +106,13 @@ class HistoryStore:
             _expect_row(cursor, conversation_id)
 
     def delete(self, conversation_id: int) -> None:
-        """Delete a conversation with all its messages; none of that id is no error."""
+        """Delete a conversation with all its messages, of which no file keeps a word; none of that id is no
+        error."""
         with self._database.transaction() as db:
             db.execute("DELETE FROM conversations WHERE id = ?", (conversation_id,))
+            if self._database.full_text:
+                drop_deleted(db)
+        self._database.empty_log()
 
     def search(self, text: str, *, limit: int = 200) -> list[Found]:
         """Conversations with all words of `text` in one message, or with it in the title; newest first.

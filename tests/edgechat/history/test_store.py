@@ -362,3 +362,23 @@ def test_a_full_disk_is_one_clear_line(store: HistoryStore) -> None:
         store.add(conversation, "user", "x" * 10**6, status=Status.COMPLETE)
     assert "\n" not in str(raised.value)
     assert len(store.messages(conversation)) == 1
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_no_file_keeps_a_word_of_what_was_deleted(store: HistoryStore, path: Path, elsewhere: bool) -> None:
+    """Neither the rows, nor the index, nor the log beside the database; another app may have it open."""
+    other = HistoryStore(path) if elsewhere else None
+    talk(store, "what stays", "an ordinary question", "an ordinary answer")
+    number = talk(store, "Grumbelquast", *(f"word{n} Xylobrand{n} " * 300 for n in range(20)))
+    talk(store, "what stays too", "another question", "another answer")
+    store.delete(number)
+    for file in path.parent.iterdir():
+        content = file.read_bytes().lower()
+        for word in (b"rumbelquast", b"ylobrand"):
+            assert word not in content, file
+    assert [found.conversation.title for found in store.search("question")] == [
+        "what stays too",
+        "what stays",
+    ]
+    if other is not None:
+        other.close()
