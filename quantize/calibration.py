@@ -212,8 +212,9 @@ def _conversations(text: str, name: str) -> tuple[list[str], list[Conversation]]
             continue
         try:
             record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise BadRequest(f"{name}, line {number} is not JSON: {error.msg}") from None
+        except (ValueError, RecursionError) as error:
+            what = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+            raise BadRequest(f"{name}, line {number} is not JSON: {what}") from None
         if isinstance(record, dict) and isinstance(record.get("text"), str):
             documents.append(record["text"])
         elif isinstance(record, dict) and _is_conversation(record.get("messages")):

@@ -90,7 +90,7 @@ def read_receipt(folder: Path) -> dict[str, Any] | None:
     """A result's receipt as it is stored; None: there is none that can be read."""
     try:
         record = json.loads((folder / NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 

@@ -79,7 +79,7 @@ class Workspace:
                     for layer in raw["layers"]
                 ],
             )
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def write(self, state: State) -> None:

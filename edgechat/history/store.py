@@ -216,8 +216,14 @@ def _as_json(record: msgspec.Struct | None) -> str | None:
 
 def _message(row: tuple[object, ...]) -> SavedMessage:
     values = dict(zip(SavedMessage.__struct_fields__, row, strict=True))
-    for name in ("timings", "receipt"):
-        record = values[name]
-        if isinstance(record, str):
-            values[name] = msgspec.json.decode(record)
+    values["timings"] = _from_json(values["timings"], Timings)
+    values["receipt"] = _from_json(values["receipt"], Receipt)
     return msgspec.convert(values, SavedMessage)
+
+
+def _from_json(text: object, kind: type[msgspec.Struct]) -> msgspec.Struct | None:
+    """What `_as_json` wrote; None where that can't be read: the message can."""
+    try:
+        return msgspec.json.decode(text, type=kind) if isinstance(text, str) else None
+    except (msgspec.DecodeError, RecursionError):
+        return None

@@ -118,6 +118,8 @@ def test_files_of_ones_own(tmp_path: Path) -> None:
         ("a.txt", b"  \n", "is empty"),
         ("a.txt", b"caf\xe9", r"not a UTF-8 text \(byte 3\)"),
         ("a.jsonl", b'{"text": "x"}\n{', "line 2 is not JSON"),
+        ("a.jsonl", b'{"text": "x"}\n' + b"[" * 50_000, "line 2 is not JSON"),
+        ("a.jsonl", b'{"text": ' + b"1" * 5_000 + b"}", "line 1 is not JSON"),
         ("a.jsonl", b'{"txt": "x"}', "line 1 has neither a text nor messages"),
         ("a.jsonl", b'{"messages": [{"role": "boss", "content": "x"}]}', "line 1 has neither"),
     ],

@@ -57,6 +57,13 @@ def test_figures_are_those_that_transformers_logits_give(made: Path, tiny_folder
     assert found.mean_kl > 1e-3
 
 
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 50_000])
+def test_one_that_cant_be_read_is_none(text: str, tmp_path: Path) -> None:
+    """However it is broken."""
+    (tmp_path / "edgechat-receipt.json").write_text(text)
+    assert read_receipt(tmp_path) is None
+
+
 def _log_softmax(logits: np.ndarray) -> np.ndarray:
     shifted = logits - logits.max(-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))

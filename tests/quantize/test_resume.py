@@ -134,7 +134,7 @@ def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     state = State("abc", 2, [LayerRecord(0, 1.5, (MatrixRecord("mlp.up_proj", 0.25, "damping raised"),))])
     workspace.write(state)
     assert workspace.read() == state
-    for text in ("", "{", "[]", '{"version": 1}', '{"version": 99, "layers": []}'):
+    for text in ("", "{", "[]", '{"version": 1}', '{"version": 99, "layers": []}', "[" * 50_000):
         (workspace.folder / "state.json").write_text(text)
         assert workspace.read() is None
 

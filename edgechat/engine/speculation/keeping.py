@@ -37,7 +37,7 @@ class AcceptanceFile:
         try:
             if self._path is not None and self._path.stat().st_size <= MAX_FILE_BYTES:
                 self._written = msgspec.json.decode(self._path.read_bytes(), type=Learnt)
-        except (OSError, ValueError):  # msgspec's errors are ValueErrors
+        except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
             pass
         return Calibration(self._written)
 

@@ -121,7 +121,7 @@ def _read(path: Path) -> CostTable | None:
         if path.stat().st_size > MAX_FILE_BYTES:
             return None
         return msgspec.json.decode(path.read_bytes(), type=CostTable)
-    except (OSError, ValueError):  # msgspec's errors are ValueErrors
+    except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return None
 
 

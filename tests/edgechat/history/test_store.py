@@ -382,3 +382,15 @@ def test_no_file_keeps_a_word_of_what_was_deleted(store: HistoryStore, path: Pat
     ]
     if other is not None:
         other.close()
+
+
+@pytest.mark.parametrize("record", ["{", '{"prompt_s": "long", "seed": "none"}', "[" * 50_000, '"x"'])
+def test_a_message_is_read_without_figures_that_cant_be(store: HistoryStore, record: str) -> None:
+    """The text is what counts."""
+    number = talk(store, "Title", "a question", "an answer")
+    raw(store).execute("UPDATE messages SET timings = ?, receipt = ?", (record, record))
+    messages = store.messages(number)
+    assert [(m.content, m.timings, m.receipt) for m in messages] == [
+        ("a question", None, None),
+        ("an answer", None, None),
+    ]
