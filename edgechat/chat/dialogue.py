@@ -103,10 +103,11 @@ class Dialogue:
         return any(entry.kind is Kind.USER for entry in self.entries)
 
     def ask(self, text: str) -> None:
-        """Append a question."""
+        """Append a question; the first one is the title."""
+        first = not self.has_question
         self._append(Kind.USER, text)
-        if not self._announcer.status.title:
-            self._announcer.set(title=title_of(text))
+        if first:
+            self._entitle(title_of(text))
 
     def drop_answers(self) -> tuple[Entry, ...]:
         """Take the answers and notices after the last question out of sight; the store still has them."""
@@ -137,6 +138,8 @@ class Dialogue:
         index = max(i for i, entry in enumerate(self.entries) if entry.kind is Kind.USER)
         question = self._remove(index)
         self._recorder.supersede(question)
+        if not self.has_question:
+            self._entitle("")
         return question.text
 
     # --- answers
@@ -212,6 +215,10 @@ class Dialogue:
         self._announcer.tell(Reset(tuple(entries)))
         self._announcer.set(title=title, tokens_per_s=None, ttft_s=None, speculation=None)
         self.show_context_in_use()
+
+    def _entitle(self, title: str) -> None:
+        self._announcer.set(title=title)
+        self._recorder.set_title(title)
 
     def _append(self, kind: Kind, text: str, *, status: Status = Status.COMPLETE, model: str = "") -> Entry:
         entry = Entry(next(self._keys), kind, text, status=status, model=model)

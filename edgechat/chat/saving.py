@@ -5,6 +5,8 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+import msgspec
+
 from edgechat.chat.entries import Entry, Kind, title_of
 from edgechat.history import Conversation, ConversationGone, HistoryError, HistoryStore, Status
 from edgechat.history.claims import Claims
@@ -141,6 +143,13 @@ class Recorder:
         if self.conversation is not None:
             with self._reporting(), contextlib.suppress(ConversationGone):
                 self.store.update(self.conversation.id, system_prompt=text)
+
+    def set_title(self, title: str) -> None:
+        """Save a title that changed, where the conversation is saved at all."""
+        if self.conversation is not None and self.conversation.title != title:
+            with self._reporting(), contextlib.suppress(ConversationGone):
+                self.store.update(self.conversation.id, title=title)
+                self.conversation = msgspec.structs.replace(self.conversation, title=title)
 
     def set_unseen(self, entry: Entry | None, summary: str = "") -> None:
         """Save which message is the last that the model no longer sees, and what it wrote of those; None: it

@@ -387,6 +387,27 @@ async def test_take_back(chat, engine, store, listener, wait_until) -> None:
     assert agrees(chat, listener)
 
 
+async def test_the_title_is_the_first_question_that_is_shown(chat, store, wait_until) -> None:
+    def titles() -> tuple[str, str]:
+        return chat.status.title, store.get(chat.conversation_id).title
+
+    await ready(chat, wait_until)
+    await ask(chat, wait_until, "My secret")
+    assert titles() == ("My secret", "My secret")
+    chat.take_back()
+    assert titles() == ("", "")
+    await ask(chat, wait_until, "My question")
+    assert titles() == ("My question", "My question")
+    await ask(chat, wait_until, "And then?")
+    chat.take_back()
+    assert titles() == ("My question", "My question")
+    number = chat.conversation_id
+    chat.take_back()
+    await chat.new()
+    await chat.resume(number)
+    assert chat.status.title == ""
+
+
 async def test_new_and_resume(chat, engine, store, listener, wait_until) -> None:
     await ready(chat, wait_until)
     chat.set_system_prompt("Be brief.")
