@@ -1,7 +1,7 @@
 """What each way of quantizing costs in quality, and what it takes: one table for one source.
 
     python benchmarks/quality.py SOURCE [--work FOLDER] [--rows NAME...] [--samples 128] [--length 512]
-        [--group-size N] [--text FILE] [--json]
+        [--group-size N] [--text FILE] [--threads N] [--json]
 
 SOURCE is a checkpoint's folder in safetensors. Each row is quantized by `edgechat quantize` in a process of
 its own, whose seconds, CPU seconds (all threads) and peak memory are the table's; then it is read back and
@@ -53,12 +53,15 @@ ROWS = (
     Row("gptq desc-act", ("--to", "gptq", "--desc-act"), reads_text=True, grouped=True),
     Row("gptq asym", ("--to", "gptq", "--asym"), reads_text=True, grouped=True),
     Row("awq", ("--to", "awq"), reads_text=True, grouped=True),
-    Row("int8 w8a16", ("--to", "int8")),
-    Row("int8 w8a8", ("--to", "int8", "--scheme", "w8a8")),
+    Row("int8 w8a16 rtn", ("--to", "int8", "--method", "rtn")),
+    Row("int8 w8a16", ("--to", "int8"), reads_text=True),
+    Row("int8 w8a8 rtn", ("--to", "int8", "--scheme", "w8a8", "--method", "rtn")),
+    Row("int8 w8a8", ("--to", "int8", "--scheme", "w8a8"), reads_text=True),
     Row("int8 w8a8 smooth", ("--to", "int8", "--scheme", "w8a8", "--smooth"), reads_text=True),
     Row("q4_0", (*GGUF, "q4_0", *NO_IMATRIX)),
     Row("q4_0 imatrix", (*GGUF, "q4_0"), reads_text=True),
-    Row("gptq as q4_0", (*GGUF, "q4_0", *NO_IMATRIX), of="gptq"),
+    Row("gptq g32", ("--to", "gptq", "--group-size", "32"), reads_text=True),
+    Row("gptq g32 as q4_0", (*GGUF, "q4_0", *NO_IMATRIX), of="gptq g32"),
     Row("q4_k_m", (*GGUF, "q4_k_m", *NO_IMATRIX)),
     Row("q4_k_m imatrix", (*GGUF, "q4_k_m"), reads_text=True),
 )
@@ -74,6 +77,8 @@ class Settings:
     group_size: int | None
     text: str
     """A file; "": the one that comes with edgechat."""
+    threads: int
+    """0: as many as there are cores."""
 
 
 def main() -> None:
@@ -86,6 +91,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--group-size", type=int, help="default: the largest that divides")
     parser.add_argument("--text", type=Path, help="to measure on; default: our own held-out text")
+    parser.add_argument("--threads", type=int, default=0, help="default: as many as there are cores")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.add_argument("--child", choices=["unordered", "score"], help=argparse.SUPPRESS)
     parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
@@ -96,6 +102,7 @@ def main() -> None:
         options.length,
         options.group_size,
         "" if options.text is None else str(options.text.resolve()),
+        options.threads,
     )
     if options.child is not None:
         child = {"unordered": make_unordered, "score": score}[options.child]
@@ -167,7 +174,7 @@ def _make(settings: Settings, work: Path, row: Row) -> dict[str, Any]:
         command = _ourselves(settings, "--child", "unordered", "--result", str(result))
     else:
         command = [sys.executable, "-m", "edgechat", "quantize", source, *row.arguments, "-o", str(result)]
-        command += ["--json", "--quiet", "--force"]
+        command += ["--json", "--quiet", "--force", "--threads", str(settings.threads)]
         if GGUF[1] not in row.arguments:
             command += ["--no-eval"]
         if row.reads_text:
@@ -190,6 +197,7 @@ def _make(settings: Settings, work: Path, row: Row) -> dict[str, Any]:
 def _ourselves(settings: Settings, *arguments: str) -> list[str]:
     command = [sys.executable, __file__, settings.source, *arguments]
     command += ["--samples", str(settings.samples), "--length", str(settings.length)]
+    command += ["--threads", str(settings.threads)]
     if settings.group_size is not None:
         command += ["--group-size", str(settings.group_size)]
     return command + (["--text", settings.text] if settings.text else [])
@@ -240,6 +248,7 @@ def make_unordered(settings: Settings, result: Path) -> dict[str, Any]:
         length=settings.length,
         force=True,
         evaluated=False,
+        threads=settings.threads,
     )
     return {"path": str(run(request).path)}
 
@@ -253,6 +262,8 @@ def score(settings: Settings, result: Path) -> dict[str, Any]:
     from quantize.compare import WINDOW, compare, held_out, last_states, windows_of
 
     text = Path(settings.text).read_text(encoding="utf-8") if settings.text else held_out()
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
     source = Path(settings.source)
     tokens = windows_of(text, FolderTokenizer(source), WINDOW)
     with open_weights(source) as before, open_weights(result) as after, torch.no_grad():

@@ -33,6 +33,8 @@ HELD_BACK = 64 * 10**6
 """Freed memory that stays with the process all the same, at most."""
 RANGES = 130 * 10**6
 """What AWQ's search for ranges holds at once: `quantize.methods.ranges`."""
+SAMPLE_TOKENS = 512
+"""Of each input, that W8A8 keeps: `quantize.methods.smoothing`."""
 SAMPLER = 60 * 10**6
 """Python and llama.cpp, in the process that writes samples."""
 
@@ -119,12 +121,14 @@ def memory_of(config: "ModelConfig", layer: Shapes, itemsize: int, work: Work) -
 
 
 def _keeps(work: Work) -> bool:
-    return work.recipe.method is Method.GPTQ
+    return work.recipe.method is Method.GPTQ and not work.recipe.rounds_inputs
 
 
 def _looks(layer: Shapes, work: Work) -> int:
-    """Of the inputs' Hessians: GPTQ has two at a time, the others all of a layer."""
+    """Of the inputs' Hessians: GPTQ has two at a time, the others all of a layer. W8A8 keeps samples, too."""
     sizes = sorted((4 * k * k for k in distinct(layer)), reverse=True)
+    if work.recipe.rounds_inputs:
+        return sum(sizes) + sum(4 * SAMPLE_TOKENS * k for k in distinct(layer))
     experts = any(".experts." in name for name in layer)
     return sum(sizes[:2]) if work.recipe.method is Method.GPTQ and not experts else sum(sizes)
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -12,7 +12,7 @@ from quantize.formats import awq as awq_format
 from quantize.formats import compressed_tensors as int8_format
 from quantize.formats import gptq as gptq_format
 from quantize.formats.safetensors import Tensor
-from quantize.methods import awq, gptq, int8, rtn
+from quantize.methods import awq, gptq, int8, rtn, smoothing
 from quantize.methods.folding import FoldGroup, can_fold, fold, fold_groups
 from quantize.methods.grid import GridSettings
 from quantize.methods.hessian import Hessian, output_error
@@ -34,6 +34,8 @@ class Inputs:
     """Such as "self_attn.q_proj"."""
     hessian: Hessian | None
     """None: nothing came by, or nobody looked."""
+    tokens: torch.Tensor | None = None
+    """A sample of the input, float32 [T, K]; where the method wants one and something came by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class LayerMethod(Protocol):
 
     magnitudes: bool
     """Whether `Hessian` must keep mean and maximum of |x|."""
+    sampled: bool
+    """Whether a sample of each input must be kept."""
     sequential: bool
     """A group of matrices can be quantized without a look at those that come after it: `quantize` may be
     given the inputs of some groups only, and then of the next."""
@@ -106,6 +110,7 @@ class GPTQLayers:
     """GPTQ, or rounding to the nearest, in AutoGPTQ's layout."""
 
     magnitudes = False
+    sampled = False
     sequential = True
 
     def __init__(self, recipe: Recipe) -> None:
@@ -160,6 +165,7 @@ class AWQLayers:
     """AWQ, in AutoAWQ's layout."""
 
     magnitudes = True
+    sampled = False
     sequential = False
 
     def __init__(self, recipe: Recipe, dtype: str) -> None:
@@ -209,13 +215,15 @@ class AWQLayers:
 class Int8Layers:
     """A scale for each output, in compressed-tensors' layout."""
 
-    sequential = False
+    magnitudes = False
 
     def __init__(self, recipe: Recipe, dtype: str) -> None:
         self.scheme = int8_format.Scheme(recipe.scheme.value)
         self.dtype = dtype
+        self.solves = recipe.method is Method.GPTQ
         self.smooth = recipe.smooth
-        self.magnitudes = recipe.smooth
+        self.sampled = self.scheme is int8_format.Scheme.W8A8
+        self.sequential = not self.sampled
 
     def check(self, shapes: Mapping[str, tuple[int, int]]) -> None:
         """All can be stored but some rows that don't fill words, which is said when they are met."""
@@ -223,32 +231,51 @@ class Int8Layers:
     def quantize(
         self, weights: Weights, config: ModelConfig, index: int, inputs: Sequence[Inputs]
     ) -> Quantized:
-        """One matrix after the other; outliers go over to the weights first, where that was asked for."""
+        """One group of matrices after the other; outliers go over to the weights first, where that was
+        asked for."""
         done = Quantized()
-        scaled: dict[str, torch.Tensor] = {}
-        if self.smooth:
-            seen = {name: group.hessian for group in inputs if group.hessian for name in group.names}
-            folded = []
-            for fold_group in fold_groups(config, index):
-                looks = [seen[name] for name in fold_group.targets if name in seen]
-                if looks and can_fold(weights, fold_group):
-                    largest = torch.stack([look.max_magnitude for look in looks]).amax(0)
-                    readers = [weights[f"{name}.weight"] for name in fold_group.targets]
-                    scales = int8.smoothing(readers, largest)
-                    fold(weights, fold_group, scales)
-                    scaled |= dict.fromkeys(fold_group.targets, scales)
-                    folded.append(fold_group)
-            store_folded(weights, folded, self.dtype, done)
+        scaled = self._smoothed(weights, fold_groups(config, index), inputs, done) if self.smooth else {}
         for group in inputs:
-            for name in group.names:
-                weight = weights[f"{name}.weight"]
-                hessian = None if group.hessian is None else group.hessian.matrix()
-                if hessian is not None and name in scaled:
-                    hessian = hessian / (scaled[name][:, None] * scaled[name][None, :])
-                solved = int8.quantize_matrix(weight, scale_dtype=self.dtype, hessian=hessian)
+            dense = [weights[f"{name}.weight"] for name in group.names]
+            hessian = None if group.hessian is None else group.hessian.matrix()
+            tokens, scales = group.tokens, scaled.get(group.names[0])
+            if hessian is not None and scales is not None:
+                hessian = hessian / (scales[:, None] * scales[None, :])
+                tokens = None if tokens is None else tokens / scales
+            for name, solved in zip(group.names, self._solve(dense, hessian, tokens), strict=True):
                 done.tensors |= int8_format.layer_tensors(name, solved.matrix, self.scheme, self.dtype)
                 _put(weights, name, solved, hessian, done)
         return done
+
+    def _smoothed(
+        self, weights: Weights, groups: Sequence[FoldGroup], inputs: Sequence[Inputs], done: Quantized
+    ) -> dict[str, torch.Tensor]:
+        """Fold scales in; for each matrix whose inputs are now divided by some, which."""
+        samples = {name: group.tokens for group in inputs for name in group.names}
+        scaled: dict[str, torch.Tensor] = {}
+        folded = []
+        for group in groups:
+            by_sample = {
+                id(found): found for name in group.targets if (found := samples.get(name)) is not None
+            }
+            if by_sample and can_fold(weights, group):
+                readers = [weights[f"{name}.weight"] for name in group.targets]
+                scales = smoothing.balanced(readers, torch.cat(list(by_sample.values())))
+                fold(weights, group, scales)
+                scaled |= dict.fromkeys(group.targets, scales)
+                folded.append(group)
+        store_folded(weights, folded, self.dtype, done)
+        return scaled
+
+    def _solve(
+        self, weights: Sequence[torch.Tensor], hessian: torch.Tensor | None, tokens: torch.Tensor | None
+    ) -> list[int8.Int8Solved]:
+        if not self.solves or hessian is None:
+            note = UNSEEN if self.solves else ""
+            found = [int8.quantize_matrix(one, scale_dtype=self.dtype, hessian=hessian) for one in weights]
+            return [replace(one, note=note) for one in found]
+        noise = None if tokens is None else int8.rounding_noise(tokens)
+        return int8.solve_matrices(weights, hessian, noise, scale_dtype=self.dtype)
 
     def files(self, quantizer: str, ignored: Sequence[str]) -> dict[str, dict[str, Any]]:
         """config.json's part."""
@@ -305,7 +332,6 @@ def _put(
         if not math.isfinite(error):
             error = output_error(dense - weight, hessian).sum().item()
         whole = output_error(weight, hessian).sum().item()
-    note = solved.note if isinstance(solved, Solved) else ""
-    done.records.append(MatrixRecord(name, error / whole if whole > 0 else 0.0, note))
+    done.records.append(MatrixRecord(name, error / whole if whole > 0 else 0.0, solved.note))
     done.replaced.add(key)
     weights[key] = dense.clone()  # in torch's own memory: see `streaming.aligned`

@@ -108,7 +108,8 @@ def make_plan(
     factor = 2 if in_memory else 3
     temporary = 0 if not own or source.path.is_file() else q8_bytes(source)
     disk = max(2 * result + factor * memory.states, temporary) - workspace.used_bytes()
-    seconds = _seconds(layers, tokens, recipe.method, keeps=keeps)
+    twice = recipe.method is Method.GPTQ and not recipe.rounds_inputs and not keeps
+    seconds = _seconds(layers, tokens, recipe.method, twice=twice)
     writing = _writing_seconds(source, tokens) if own else 0.0
     return LayerPlan(
         n_layers=config.n_layers,
@@ -223,12 +224,12 @@ def _dense_bytes(stored: "StoredTensor") -> int:
     return stored.n_elements * (2 if stored.dtype in {"F16", "BF16"} else 4)
 
 
-def _seconds(layers: list[dict[str, tuple[int, int]]], tokens: int, method: Method, *, keeps: bool) -> float:
-    """By the operations of the products, at the speed of a short trial."""
+def _seconds(layers: list[dict[str, tuple[int, int]]], tokens: int, method: Method, *, twice: bool) -> float:
+    """By the operations of the products, most of which may be done twice, at the speed of a short trial."""
     operations = 0.0
     for layer in layers:
         parameters = sum(n * k for n, k in layer.values())
-        operations += 2 * parameters * tokens * (1 if keeps or method is not Method.GPTQ else 1.7)
+        operations += 2 * parameters * tokens * (1.7 if twice else 1)
         operations += sum(k * k for k in distinct(layer)) * tokens * 1.2 if tokens else 0
         if method is not Method.RTN:
             operations += sum(2 * n * k * k for n, k in layer.values()) * 2

@@ -9,6 +9,7 @@ from models.decoder import DecoderLayer
 from models.mlp import GatedMLP
 from quantize.layer_methods import Inputs
 from quantize.methods.hessian import Hessian
+from quantize.methods.smoothing import TokenSample
 
 
 class Kept:
@@ -37,13 +38,15 @@ class SeenAll(Exception):
 class Observer:
     """Collects what goes into each matrix."""
 
-    def __init__(self, layer: DecoderLayer, device: str, *, magnitudes: bool) -> None:
+    def __init__(self, layer: DecoderLayer, device: str, *, magnitudes: bool, sampled: bool = False) -> None:
         self.device = device
         self.magnitudes = magnitudes
         self.groups = layer.groups
         self.leaders = {group[0] for group in layer.groups}
         """Those of a group are given the same: one of them is looked at."""
         self.hessians: dict[str, Hessian] = {}
+        self.sampled = sampled
+        self.samples: dict[str, TokenSample] = {}
         self.final = layer.groups[-1][0] if isinstance(layer.mlp, GatedMLP) else ""
 
     def observe(self, name: str, x: torch.Tensor) -> None:
@@ -52,9 +55,15 @@ class Observer:
             if name not in self.hessians:
                 self.hessians[name] = Hessian(x.shape[-1], device=self.device, magnitudes=self.magnitudes)
             self.hessians[name].add(x)
+            if self.sampled:
+                self.samples.setdefault(name, TokenSample()).add(x)
         if name == self.final:
             raise SeenAll
 
     def inputs(self) -> list[Inputs]:
         """All matrices by what they are given."""
-        return [Inputs(tuple(group), self.hessians.pop(group[0], None)) for group in self.groups]
+        return [self._inputs_of(tuple(group)) for group in self.groups]
+
+    def _inputs_of(self, names: tuple[str, ...]) -> Inputs:
+        sample = self.samples.pop(names[0], None)
+        return Inputs(names, self.hessians.pop(names[0], None), None if sample is None else sample.tokens())

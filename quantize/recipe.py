@@ -32,7 +32,7 @@ class Method(StrEnum):
 METHODS: dict[Format, tuple[Method, ...]] = {
     Format.GPTQ: (Method.GPTQ, Method.RTN),
     Format.AWQ: (Method.AWQ,),
-    Format.INT8: (Method.RTN,),
+    Format.INT8: (Method.GPTQ, Method.RTN),
 }
 """Of each format, the default first."""
 
@@ -98,6 +98,11 @@ class Recipe:
     def reads_text(self) -> bool:
         """Whether the model is run over calibration text."""
         return self.method is not Method.RTN or self.smooth
+
+    @property
+    def rounds_inputs(self) -> bool:
+        """Whether what goes into the result's matrices is rounded, too."""
+        return self.format is Format.INT8 and self.scheme is Scheme.W8A8
 
     @property
     def size(self) -> int:

@@ -167,7 +167,8 @@ class Streamer:
 
     def _look(self, layer: DecoderLayer, share: Share) -> list[Inputs]:
         """Run the samples through the layer to see what each matrix is given, and what the next layer is."""
-        observer = Observer(layer, self.device, magnitudes=self.method.magnitudes)
+        method = self.method
+        observer = Observer(layer, self.device, magnitudes=method.magnitudes, sampled=method.sampled)
         if self.activations is not None:
             observer.final = observer.final if self._is_last(layer) else ""
             batches = self._batches()

@@ -61,7 +61,8 @@ def quantize(
         ),
     ] = None,
     method: Annotated[
-        str | None, typer.Option("--method", help="rtn: rounding without calibration, with --to gptq.")
+        str | None,
+        typer.Option("--method", help="rtn: rounding without calibration, with --to gptq or int8."),
     ] = None,
     bits: Annotated[
         int | None, typer.Option("--bits", help="2, 3, 4 or 8 with --to gptq; default: 4.")

@@ -26,6 +26,8 @@ SIGNIFICANT_BITS = 7
 GGUF's Q4_1, which stores the offset, holds it exactly."""
 
 LARGEST = 65504.0  # of float16
+FLOAT16_BITS, BFLOAT16_BITS = 11, 8
+"""Significant binary digits of these types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class GridSettings:
     farthest from the middle, which has one more below than above (llama.cpp's Q4_0 does the same)."""
     search: bool = True
     """Try ranges; else take the one that holds every weight."""
+    scale_bits: int = FLOAT16_BITS
+    """Significant binary digits of a symmetric scale, at most float16's."""
 
     def __post_init__(self) -> None:
         if self.bits not in NARROWEST:
@@ -159,7 +163,10 @@ def _symmetric(groups: torch.Tensor, settings: GridSettings) -> Iterator[tuple[t
     if settings.signed:
         sign[high > -low] = -1
     for ratio in settings.ratios():
-        yield _stored(reach * ratio) * sign, zero
+        scale = reach * ratio
+        if settings.scale_bits < FLOAT16_BITS:
+            scale = round_significant(scale, settings.scale_bits)
+        yield _stored(scale) * sign, zero
 
 
 def _asymmetric(groups: torch.Tensor, settings: GridSettings) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -18,7 +18,7 @@ class Case:
     @property
     def reads_text(self) -> bool:
         """Whether there is calibration."""
-        return self.format != "int8" and "rtn" not in self.options
+        return "rtn" not in self.options
 
 
 def _case(source: str, text: str) -> Case:
@@ -34,6 +34,7 @@ CASES = {
     "smollm2-awq": _case("smollm2", "awq --group-size 64"),
     "smollm2-int8-w8a16": _case("smollm2", "int8 --scheme w8a16"),
     "smollm2-int8-w8a8": _case("smollm2", "int8 --scheme w8a8"),
+    "smollm2-int8-w8a8-rtn": _case("smollm2", "int8 --scheme w8a8 --method rtn"),
     # All the rest of the formats, on a Llama of random weights.
     "gptq-g128": _case("llama", "gptq --group-size 128"),
     "gptq-row": _case("llama", "gptq --group-size -1"),

@@ -30,6 +30,8 @@ def request_for(folder: Path, output: Path, recipe: Recipe | None = None, **chan
 AWQ = Recipe(Format.AWQ, Method.AWQ)
 INT8 = Recipe(Format.INT8, Method.RTN, bits=8)
 W8A8 = replace(INT8, scheme=Scheme.W8A8, smooth=True)
+SOLVED = replace(INT8, method=Method.GPTQ)
+SOLVED_W8A8 = replace(W8A8, method=Method.GPTQ)
 
 
 def test_a_gptq_checkpoint(tiny_folder: Path, tmp_path: Path) -> None:
@@ -128,8 +130,10 @@ def test_a_matrix_sees_what_the_quantized_ones_before_it_leave(tiny_folder: Path
         AWQ,
         INT8,
         W8A8,
+        SOLVED,
+        SOLVED_W8A8,
     ],
-    ids=lambda recipe: recipe.label,
+    ids=lambda recipe: f"{recipe.label}-{recipe.method}",
 )
 def test_every_recipe_is_read_back_close_to_its_source(
     recipe: Recipe, tiny_folder: Path, tmp_path: Path
@@ -154,6 +158,20 @@ def test_activations_in_eight_bits_are_measured_as_such(tiny_folder: Path, tmp_p
     assert found[1] > 1.2 * found[0]
 
 
+def test_eight_bits_are_better_solved(tiny_folder: Path, tmp_path: Path) -> None:
+    """Each step brings its part: GPTQ, weights that know of rounded inputs, scales between both."""
+    found = {}
+    for number, recipe in enumerate(
+        (INT8, SOLVED, replace(W8A8, smooth=False), replace(SOLVED_W8A8, smooth=False), SOLVED_W8A8)
+    ):
+        result = run(request_for(tiny_folder, tmp_path / str(number), recipe, samples=16, evaluated=True))
+        assert result.receipt.evaluation is not None
+        found[number] = result.receipt.evaluation["mean_kl"]
+    assert found[1] < 0.7 * found[0]
+    assert found[3] < found[2]
+    assert found[4] < found[3]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CONVERTIBLE)
 def test_every_family_goes_through(case: str, tmp_path: Path) -> None:
@@ -170,8 +188,8 @@ def test_every_family_goes_through(case: str, tmp_path: Path) -> None:
     ids = torch.arange(3, 40)[None]
     with open_weights(folder) as weights:
         expected = Decoder(weights).forward(ids)
-    for recipe, limit in ((Recipe(), 0.8), (AWQ, 0.8), (W8A8, 0.05)):
-        result = run(request_for(folder, tmp_path / recipe.format, recipe))
+    for recipe, limit in ((Recipe(), 0.8), (AWQ, 0.8), (SOLVED, 0.05), (SOLVED_W8A8, 0.05)):
+        result = run(request_for(folder, tmp_path / recipe.label, recipe))
         with open_weights(result.path) as weights:
             seen = Decoder(weights).forward(ids)
         # A token that goes to another expert, by a hair, is far off: so half of the tokens must be near.

@@ -1,4 +1,4 @@
-"""Eight bits, and SmoothQuant's scales."""
+"""Eight bits: rounded to the nearest, and solved, by GPTQ in float64."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,14 @@ import torch
 
 from models.linear import Linear
 from quantize.methods.hessian import output_error
-from quantize.methods.int8 import RoundedInputs, quantize_matrix, round_tokens, smoothing
+from quantize.methods.int8 import (
+    RoundedInputs,
+    quantize_matrix,
+    round_tokens,
+    rounding_noise,
+    solve_matrices,
+)
+from tests.oracles.gptq import gptq
 
 pytestmark = pytest.mark.oracle
 
@@ -41,27 +48,82 @@ def test_tells_the_error() -> None:
         quantize_matrix(weight * torch.nan)
 
 
-def test_smoothing_by_hand() -> None:
-    weights = [torch.tensor([[1.0, -4.0, 0.0, 2.0]]), torch.tensor([[0.5, 1.0, 0.0, -1.0]])]
-    largest = torch.tensor([16.0, 1.0, 3.0, 0.0])
-    # sqrt(16 / 1), sqrt(1 / 4); nothing reads the third, and the fourth is never anything.
-    assert smoothing(weights, largest).tolist() == [4.0, 0.5, 1.0, 1.0]
-    assert smoothing(weights, largest, strength=1.0).tolist() == [16.0, 1.0, 1.0, 1.0]
-    assert smoothing(weights, largest, strength=0.0).tolist() == [1.0, 0.25, 1.0, 1.0]
+def layer(n: int, k: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights, and inputs [600, K] that depend on each other and differ in size; both float64."""
+    generator = torch.Generator().manual_seed(seed)
+    mix = torch.randn(k, k, generator=generator) / k**0.5
+    x = torch.randn(600, k, generator=generator) @ mix + torch.randn(600, k, generator=generator) / 4
+    x = x * torch.exp(torch.randn(k, generator=generator))
+    return torch.randn(n, k, generator=generator).double() * 0.01, x.double()
 
 
-def test_smoothing_helps_rounded_activations() -> None:
-    generator = torch.Generator().manual_seed(3)
-    weight, x = torch.randn(32, 64, generator=generator), torch.randn(200, 64, generator=generator)
-    x[:, 7] *= 60
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
+@pytest.mark.parametrize("noisy", [False, True])
+def test_solved_as_the_paper_says(dtype: str, noisy: bool) -> None:
+    """The integers of GPTQ's algorithm in float64 with the scales that are stored, to the integer. Where
+    inputs are rounded, their errors' squares add to their own."""
+    weight, x = layer(20, 160)
+    weight[3] *= 1e-4  # rows may be of any size
+    weight[7] = 0
+    hessian = x.T @ x / len(x)
+    noise = 10 ** torch.linspace(-5, -2, 160).double() * hessian.diagonal().mean() if noisy else None
+    [solved] = solve_matrices([weight], hessian, noise, scale_dtype=dtype)
+    matrix = solved.matrix
+    kind = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[dtype]
+    scales = torch.from_numpy(matrix.scales)
+    assert torch.equal(scales.to(kind).float(), scales)
+    wanted, seen = weight.numpy(), hessian.numpy()
+    if noise is not None:
+        seen = seen + np.diag(noise.numpy())
+    expected = gptq(
+        wanted,
+        seen,
+        matrix.scales.astype(np.float64),
+        np.full((20, 1), 128.0),
+        bits=8,
+        groups=np.zeros(160, np.int64),
+        by_importance=True,
+        damping=0.01,
+    )
+    rows = [n for n in range(20) if n != 3 or dtype != "F16"]
+    np.testing.assert_array_equal(matrix.integers[rows], expected.integers[rows] - 128)
+    assert (matrix.integers[7] == 0).all()
+    assert solved.note == ""
+    change = solved.dense(weight).numpy() - weight.numpy()
+    error = np.einsum("nk,kl,nl->n", change, hessian.numpy(), change)
+    if noise is not None:
+        error += solved.dense(weight).numpy() ** 2 @ noise.numpy()
+    np.testing.assert_allclose(solved.loss, error, rtol=1e-3, atol=1e-14)
 
-    def run(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        step = x.abs().amax(1, keepdim=True) / 127
-        return (x / step).round() * step @ quantize_matrix(weight).dense(weight).T
 
-    wanted = x @ weight.T
-    scales = smoothing([weight], x.abs().amax(0))
-    assert (run(x / scales, weight * scales) - wanted).norm() < 0.5 * (run(x, weight) - wanted).norm()
+@pytest.mark.parametrize("dtype", ["F32", "BF16"])
+def test_solving_beats_rounding(dtype: str) -> None:
+    weight, x = layer(64, 256)
+    weight, hessian = weight.float(), (x.T @ x / len(x)).float()
+    nearest = quantize_matrix(weight, scale_dtype=dtype, hessian=hessian)
+    found = solve_matrices([weight[:40], weight[40:]], hessian, scale_dtype=dtype)
+    assert [one.matrix.shape for one in found] == [(40, 256), (24, 256)]
+    assert sum(one.loss.sum() for one in found) < 0.5 * nearest.loss.sum()
+
+
+def test_noise_is_what_rounding_leaves() -> None:
+    x = torch.tensor([[127.0, -3.4, 0.6], [63.5, 0.2, 0.3]])  # [127, -3, 1] and [63.5, 0, 0.5]
+    expected = [0.0, (0.4**2 + 0.2**2) / 2, (0.4**2 + 0.2**2) / 2]
+    np.testing.assert_allclose(rounding_noise(x).numpy(), expected, rtol=1e-4)
+
+
+def test_refuses_what_is_no_number_and_rounds_where_nothing_helps() -> None:
+    weight, x = layer(8, 32)
+    hessian = x.T @ x / len(x)
+    with pytest.raises(ValueError, match="NaN"):
+        solve_matrices([weight * torch.inf], hessian)
+    hessian[3, 4] = hessian[4, 3] = 1e9  # as no sum of squares can be
+    [solved] = solve_matrices([weight], hessian)
+    assert "rounded to the nearest" in solved.note
+    farthest = 0.05 + 1 / 127  # the narrowest range that is tried, and a step
+    np.testing.assert_allclose(
+        solved.matrix.dense(), weight.numpy(), rtol=0, atol=farthest * float(weight.abs().max())
+    )
 
 
 def test_activations_are_rounded_token_by_token() -> None:
