@@ -6,7 +6,6 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from edgechat import __version__, hardware
 from edgechat.doctor.clipboard import clipboard
@@ -14,6 +13,7 @@ from edgechat.doctor.findings import Finding, Report, Severity
 from edgechat.doctor.gpu import check_gpus
 from edgechat.doctor.library import check_models, check_offline
 from edgechat.doctor.llama import Build, check_llama
+from edgechat.doctor.preferences import check_settings
 from edgechat.errors import EdgechatError
 from edgechat.units import bytes_text
 
@@ -219,22 +219,6 @@ def check_starter() -> Finding:
             {"path": str(path)},
         )
     return Finding("starter model", str(path), data={"path": str(path)})
-
-
-def check_settings() -> Finding:
-    """The settings file can be read, and all in it is known."""
-    from edgechat import paths, settings
-
-    try:
-        path: Path = paths.config_file()
-        settings.load(path)
-    except EdgechatError as error:
-        return Finding(
-            "settings", "?", Severity.FAULT, str(error), "correct that line of the file, or take it out"
-        )
-    return Finding(
-        "settings", f"{path}" if path.exists() else f"{path} (none: all defaults)", data={"path": str(path)}
-    )
 
 
 def _colours(kind: str) -> str:

@@ -10,9 +10,14 @@ from edgechat.units import bytes_text
 
 def check_models() -> Finding:
     """The models that are here, by the place that keeps them; what can't be read is said."""
+    from edgechat import settings
     from edgechat.library.local import all_places
     from edgechat.library.usage_of_disk import NOT_DONE, disk_use
 
+    try:
+        settings.load()
+    except EdgechatError:  # the check of the settings tells of it
+        return Finding("models", "not looked for: the settings can't be read")
     try:
         used = disk_use()
         closed = [

@@ -14,6 +14,7 @@ from edgechat.doctor import Finding, Severity, checks, exit_code, gpu, library
 from edgechat.doctor.clipboard import clipboard
 from edgechat.doctor.gpu import Gpu, check_gpus
 from edgechat.doctor.llama import Build, check_llama
+from edgechat.doctor.preferences import check_settings
 from edgechat.hardware import Cpu, Memory
 from edgechat.library.local import models_dir
 from edgechat.library.pull import UNFINISHED
@@ -234,16 +235,62 @@ def test_a_home_that_can_not_be_made(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("EDGECHAT_HOME", str(tmp_path / "file" / "home"))
     assert checks.check_disk().severity is Severity.FAULT
-    assert checks.check_settings().found.endswith("config.toml (none: all defaults)")  # the disk is at fault
+    assert check_settings().found.endswith("config.toml (none: all defaults)")  # the disk is at fault
+
+
+def _settings(home: Path, text: str) -> Path:
+    path = home / "config" / "config.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
 
 
 def test_settings(edgechat_home: Path) -> None:
-    assert checks.check_settings().found.endswith("config.toml (none: all defaults)")
-    (edgechat_home / "config").mkdir(exist_ok=True)
-    (edgechat_home / "config" / "config.toml").write_text("[chat]\nthem = 'dark'\n")
-    finding = checks.check_settings()
+    assert check_settings().found.endswith("config.toml (none: all defaults)")
+    _settings(edgechat_home, "[chat]\nthem = 'dark'\n")
+    finding = check_settings()
     assert finding.severity is Severity.FAULT
     assert "chat.them is not a setting; did you mean chat.theme?" in finding.problem
+
+
+def test_a_mistake_in_the_settings_is_said_once(edgechat_home: Path, capsys: Captured) -> None:
+    _settings(edgechat_home, "[chat]\nthem = 'dark'\n")
+    assert app.main(["doctor"]) == 6
+    printed = capsys.readouterr().out
+    assert printed.count("did you mean chat.theme?") == 1
+    assert "models\tnot looked for: the settings can't be read\n" in printed
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "remedy"),
+    [
+        ("[chat]\nmodel = ''", "chat.model '' can't be used", "set chat.model to a model that"),
+        ("[chat]\nmodel = '../../etc/pass'", "chat.model '../../etc/pass' can't be", "set chat.model to a"),
+        ("[chat]\nmodel = '{file}'", "chat.model '{file}' can't be used", "set chat.model to a model that"),
+        ("[engine]\ndraft = ''", "engine.draft '' can't be used", "set engine.draft to off, ngram, auto or"),
+        ("[engine]\ndraft = 'nine'", "engine.draft 'nine' can't be used", "set engine.draft to off, ngram"),
+        ("[models]\nfolders = ['']", "models.folders has an empty name", "take the empty name out of"),
+        ("[models]\nfolders = ['/no/such']", "/no/such of models.folders is not there", "make /no/such, or"),
+        ("[models]\nfolders = ['{file}']", "{file} of models.folders is no folder", "make {file}, or take"),
+    ],
+)
+def test_settings_that_name_what_is_not_there(
+    edgechat_home: Path, tmp_path: Path, text: str, problem: str, remedy: str
+) -> None:
+    """`ask` would fail with them, or look in vain."""
+    file = tmp_path / "notes.txt"
+    file.write_text("no model")
+    path = _settings(edgechat_home, text.format(file=file))
+    finding = check_settings()
+    assert finding.severity is Severity.WARNING
+    assert finding.problem.startswith(f"{path}: {problem.format(file=file)}")
+    assert finding.remedy.startswith(remedy.format(file=file))
+
+
+def test_settings_that_name_what_is_there(edgechat_home: Path, starter_gguf: Path, tmp_path: Path) -> None:
+    named = f"[chat]\nmodel = '{starter_gguf}'\n[engine]\ndraft = 'starter'\n"
+    path = _settings(edgechat_home, f"{named}[models]\nfolders = ['{tmp_path}', '~']\n")
+    assert check_settings() == Finding("settings", str(path), data={"path": str(path)})
 
 
 def test_the_starter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
