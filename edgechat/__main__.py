@@ -1,5 +1,6 @@
 """The command line: what `edgechat` and `python -m edgechat` run."""
 
+import io
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, leave)
     open_streams()
+    print_what_can_be()
     from edgechat.cli.app import run
 
     run()
@@ -35,6 +37,13 @@ def open_streams() -> None:
         if getattr(sys, name) is None:
             handle = ("stdin", "stdout", "stderr").index(name)
             setattr(sys, name, os.fdopen(handle, mode, encoding="utf-8", closefd=False))
+
+
+def print_what_can_be() -> None:
+    """A letter that the terminal's encoding lacks, or a file's name that is no text, is printed as "?"."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 if __name__ == "__main__":

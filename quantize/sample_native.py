@@ -4,6 +4,7 @@ Only the process that `quantize.child` starts runs what is below `serve`.
 """
 
 import ctypes
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -105,7 +106,7 @@ def _work(job: child.Message, report: child.Tell) -> int:
     llama_cpp.llama_backend_init()
     parameters = llama_cpp.llama_model_default_params()
     parameters.n_gpu_layers = 0  # the same text on every machine of a kind
-    model = llama_cpp.llama_model_load_from_file(job["model"].encode(), parameters)
+    model = llama_cpp.llama_model_load_from_file(os.fsencode(job["model"]), parameters)
     if not model:
         return 1
     writers = Writers(job["openings"], job["wanted"], job["seed"])

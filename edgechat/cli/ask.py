@@ -24,6 +24,7 @@ from edgechat.cli.options import (
     TopKOption,
     TopPOption,
 )
+from edgechat.cli.output import well_formed
 from edgechat.engine.process.spawn import spawn_host
 from edgechat.errors import NotFoundError, UsageError
 
@@ -98,10 +99,10 @@ def ask(
                 ),
                 prompt=prompt,
                 model=shown_name(path),
-                system=system or "",
+                system=well_formed(system or ""),
                 raw=raw,
                 max_tokens=config.sampling.max_tokens if max_tokens is None else max_tokens,
-                stop=tuple(stop or ()),
+                stop=tuple(map(well_formed, stop or ())),
                 overflow=overflow,
                 summarize=sums_up,
                 as_json=as_json,
@@ -182,7 +183,7 @@ def read_prompt(given: str) -> str:
         prompt = _read_stdin()
     else:
         piped = _read_stdin() if _is_piped() else ""
-        prompt = f"{given}\n\n{piped}" if piped.strip() else given
+        prompt = well_formed(f"{given}\n\n{piped}" if piped.strip() else given)
     if not prompt.strip():
         raise UsageError("the prompt is empty, as in: edgechat ask 'Why is the sky blue?'")
     return prompt

@@ -20,6 +20,7 @@ from edgechat.cli.options import (
     TopKOption,
     TopPOption,
 )
+from edgechat.cli.output import well_formed
 
 if TYPE_CHECKING:
     from edgechat.history import Conversation, HistoryStore
@@ -115,7 +116,7 @@ def chat(
         options=ChatOptions(
             model=model_name(path),
             model_path=str(path),
-            system_prompt=config.chat.system_prompt if system is None else system,
+            system_prompt=config.chat.system_prompt if system is None else well_formed(system),
             sampling=sampling,
             max_tokens=config.sampling.max_tokens if max_tokens is None else max_tokens,
             summarize=config.engine.summarize if summarize is None else summarize,

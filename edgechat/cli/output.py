@@ -14,6 +14,11 @@ def printable(text: str) -> str:
     return _CONTROL.sub("", text)
 
 
+def well_formed(text: str) -> str:
+    """A text from the command line, whose bytes that are no UTF-8 become U+FFFD, as those of a file do."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def one_line(text: str) -> str:
     """A text for one line of stderr."""
     return printable(" ".join(text.split()))
@@ -64,9 +69,22 @@ def json_object(record: Any) -> None:
     """Print one JSON object: a struct, or a dict of plain values."""
     import msgspec
 
+    try:
+        text = msgspec.json.encode(record)
+    except UnicodeEncodeError:  # a path that is no UTF-8
+        text = msgspec.json.encode(_well_formed(msgspec.to_builtins(record, str_keys=True)))
     _Printed.objects += 1
-    sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
+    sys.stdout.write(text.decode() + "\n")
     sys.stdout.flush()
+
+
+def _well_formed(value: Any) -> Any:
+    """Plain values, with all texts in them well-formed."""
+    if isinstance(value, str):
+        return well_formed(value)
+    if isinstance(value, dict):
+        return {well_formed(key): _well_formed(one) for key, one in value.items()}
+    return [_well_formed(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def json_objects() -> int:

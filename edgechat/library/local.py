@@ -58,13 +58,13 @@ def all_places() -> tuple[Place, ...]:
 
 
 def models_in(places: Iterable[Place]) -> list[ModelFile]:
-    """The models of some places, each file once."""
+    """The models of some places, each file once; one whose path is no text can't be run, and is left out."""
     seen: set[tuple[int, int]] = set()
     found: list[ModelFile] = []
     for place in places:
         for name, path in _files(place):
             match = SPLIT_NAME.match(path.name)
-            if match is not None and int(match["number"]) != 1:
+            if (match is not None and int(match["number"]) != 1) or not is_text(str(path)):
                 continue
             try:
                 status = path.stat()
@@ -74,6 +74,15 @@ def models_in(places: Iterable[Place]) -> list[ModelFile]:
                 seen.add((status.st_dev, status.st_ino))
                 found.append(_model_file(name or model_name(path), path, place.program))
     return found
+
+
+def is_text(path: str) -> bool:
+    """Whether a path is UTF-8: what we keep and tell the engine is."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def models_dir() -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edgechat.errors import NotFoundError, UnsupportedError, UsageError
 from edgechat.library.catalog import find
-from edgechat.library.local import OWN, ModelFile, list_models, model_name, models_dir, parts_of
+from edgechat.library.local import OWN, ModelFile, is_text, list_models, model_name, models_dir, parts_of
 from edgechat.library.places import Program
 from edgechat.library.repacked import is_packed, repacked
 from edgechat.library.starter import NAME as STARTER
@@ -32,12 +32,13 @@ def resolve(name: str | None, models: Sequence[ModelFile] | None = None) -> Path
     Raises:
         NotFoundError: there is no such model; the message has the nearest names.
         UnsupportedError: it is a checkpoint that must be quantized first; the message has the command.
-        UsageError: it could be several models.
+        UsageError: it could be several models, or is no text.
     """
     if name is None or name.casefold() == STARTER:
         return starter_path()
     if not name.strip():
         raise UsageError(f"the model's name is empty: {LIST}")
+    _check_is_text(name)
     path = Path(os.path.expanduser(name))
     if path.is_file():
         return _file(path)
@@ -52,6 +53,14 @@ def resolve(name: str | None, models: Sequence[ModelFile] | None = None) -> Path
     return _named(name, models)
 
 
+def _check_is_text(name: str) -> None:
+    if not is_text(name):
+        shown = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        raise UsageError(
+            f"the name {shown} is not UTF-8, which no model's may be: rename it, or link to it by another"
+        )
+
+
 def resolve_to_load(name: str | None) -> Path:
     """As `resolve`; the model's last use is now. The folder of a GPTQ, AWQ or INT8 checkpoint is a model too,
     by the GGUF file that is made of it.
@@ -59,6 +68,7 @@ def resolve_to_load(name: str | None) -> Path:
     Raises:
         UnsupportedError: that can't be made.
     """
+    _check_is_text(name or "")
     folder = Path(os.path.expanduser(name or ""))
     path = repacked(folder) if name and folder.is_dir() and is_packed(folder) else resolve(name)
     record_use(path)
@@ -74,6 +84,7 @@ def resolve_source(name: str) -> Path:
     """
     from models.verify import verify_gguf
 
+    _check_is_text(name)
     folder = Path(os.path.expanduser(name))
     if name.strip() and folder.is_dir() and not _is_named_as(folder, name):
         if (folder / "config.json").is_file() or any(folder.glob("*.safetensors*")):
