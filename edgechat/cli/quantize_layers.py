@@ -12,6 +12,9 @@ from edgechat.errors import UsageError
 if TYPE_CHECKING:
     from quantize.layers import LayerRequest, LayerResult
 
+_OFF = {"symmetric": "--asym", "evaluate": "--no-eval"}
+"""What turns an option off."""
+
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
@@ -39,12 +42,14 @@ class LayerOptions:
 
     def given(self) -> list[str]:
         """The options that were given, as they are typed."""
+        return [self.typed(name) for name in self.__slots__ if getattr(self, name) is not None]
+
+    def typed(self, name: str) -> str:
+        """The option of a field, as it is typed for the value that it has."""
+        if getattr(self, name) is False and name in _OFF:
+            return _OFF[name]
         names = {"length": "sequence-length", "symmetric": "sym", "evaluate": "eval"}
-        return [
-            "--" + names.get(name, name).replace("_", "-")
-            for name in self.__slots__
-            if getattr(self, name) is not None
-        ]
+        return "--" + names.get(name, name).replace("_", "-")
 
     @property
     def writes_itself(self) -> bool:
@@ -73,7 +78,7 @@ def request_of(
     from quantize.recipe import METHODS, Format, Method, Order, Recipe, Scheme
 
     form = Format(to)
-    _only_for(form is Format.GPTQ, to, options, "sym", "desc-act", "checkpoint-format")
+    _only_for(form is Format.GPTQ, to, options, "symmetric", "desc_act", "checkpoint_format")
     _only_for(form is Format.INT8, to, options, "scheme", "smooth")
     if options.desc_act and options.method == "rtn":
         raise UsageError("--desc-act is an order of GPTQ's: it doesn't go with --method rtn")
@@ -119,8 +124,8 @@ def free_memory() -> int:
 
 def _only_for(fits: bool, to: str, options: LayerOptions, *names: str) -> None:
     for name in names:
-        if not fits and f"--{name}" in options.given():
-            raise UsageError(f"--{name} doesn't go with --to {to}")
+        if not fits and getattr(options, name) is not None:
+            raise UsageError(f"{options.typed(name)} doesn't go with --to {to}")
 
 
 def _one_of(kind: Any, option: str, value: str) -> Any:

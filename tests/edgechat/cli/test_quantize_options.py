@@ -33,3 +33,25 @@ def test_amounts_of_memory(text: str, n_bytes: int) -> None:
 def test_what_is_no_amount_of_memory(text: str) -> None:
     with pytest.raises(UsageError, match=r"--max-memory .*: an amount such as 4GB or 800MB belongs there"):
         request_of("awq", Path("m"), LayerOptions(max_memory=text), output=None, force=False, threads=1)
+
+
+@pytest.mark.parametrize(
+    ("to", "options", "name"),
+    [
+        ("awq", LayerOptions(symmetric=True), "--sym"),
+        ("awq", LayerOptions(symmetric=False), "--asym"),
+        ("int8", LayerOptions(symmetric=False), "--asym"),
+        ("awq", LayerOptions(desc_act=True), "--desc-act"),
+        ("int8", LayerOptions(checkpoint_format="gptq"), "--checkpoint-format"),
+        ("gptq", LayerOptions(smooth=True), "--smooth"),
+        ("gguf", LayerOptions(symmetric=False), "--asym"),
+        ("gguf", LayerOptions(evaluate=False), "--no-eval"),
+        ("gguf", LayerOptions(evaluate=True), "--eval"),
+    ],
+)
+def test_a_refused_option_is_named_as_it_was_given(to: str, options: LayerOptions, name: str) -> None:
+    with pytest.raises(UsageError, match=f"^{name} doesn't go with --to {to}$"):
+        if to == "gguf":
+            importance_of(None, options, target_of("q4_k_m"), NO_WISHES)
+        else:
+            request_of(to, Path("m"), options, output=None, force=False, threads=1)
