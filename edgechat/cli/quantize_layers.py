@@ -80,8 +80,6 @@ def request_of(
     form = Format(to)
     _only_for(form is Format.GPTQ, to, options, "symmetric", "desc_act", "checkpoint_format")
     _only_for(form is Format.INT8, to, options, "scheme", "smooth")
-    if options.desc_act and options.method == "rtn":
-        raise UsageError("--desc-act is an order of GPTQ's: it doesn't go with --method rtn")
     own = options.calibration == "self"
     if options.seed is not None and not own:
         raise UsageError("--seed is of what the model writes itself: it goes with --calibration self")
@@ -96,6 +94,13 @@ def request_of(
         scheme=_one_of(Scheme, "--scheme", options.scheme) if options.scheme else Scheme.W8A16,
         smooth=bool(options.smooth),
     )
+    if options.desc_act and recipe.method is Method.RTN:
+        raise UsageError("--desc-act is an order of GPTQ's: it doesn't go with --method rtn")
+    for name in ("calibration", "samples", "length"):
+        if not recipe.reads_text and getattr(options, name) is not None:
+            raise UsageError(
+                f"{options.typed(name)} doesn't go with --method {recipe.method}, which rounds without a text"
+            )
     return LayerRequest(
         source=source,
         recipe=recipe,

@@ -50,8 +50,39 @@ def test_what_is_no_amount_of_memory(text: str) -> None:
     ],
 )
 def test_a_refused_option_is_named_as_it_was_given(to: str, options: LayerOptions, name: str) -> None:
-    with pytest.raises(UsageError, match=f"^{name} doesn't go with --to {to}$"):
+    def made() -> None:
         if to == "gguf":
             importance_of(None, options, target_of("q4_k_m"), NO_WISHES)
         else:
             request_of(to, Path("m"), options, output=None, force=False, threads=1)
+
+    with pytest.raises(UsageError, match=f"^{name} doesn't go with --to {to}$"):
+        made()
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"calibration": "/no/such.txt"}, "--calibration"),
+        ({"calibration": "self", "seed": 1}, "--calibration"),
+        ({"samples": 16}, "--samples"),
+        ({"length": 64}, "--sequence-length"),
+    ],
+)
+def test_rounding_takes_no_calibration(options: dict[str, object], name: str) -> None:
+    """Only where it reads a text: INT8 that is smoothed."""
+    for to, method in (("gptq", "rtn"), ("gptq", "RTN"), ("int8", "rtn")):
+        given = LayerOptions(method=method, **options)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match=f"^{name} doesn't go with --method rtn, which rounds without"):
+            request_of(to, Path("m"), given, output=None, force=False, threads=1)
+    smoothed = LayerOptions(method="rtn", scheme="w8a8", smooth=True, **options)  # type: ignore[arg-type]
+    request_of("int8", Path("m"), smoothed, output=None, force=False, threads=1)
+
+
+def test_rounding_keeps_what_it_uses() -> None:
+    """The comparison with the source, memory, the device."""
+    given = LayerOptions(method="rtn", evaluate=True, max_memory="4GB", device="cpu", resume=True)
+    assert request_of("gptq", Path("m"), given, output=None, force=False, threads=1).evaluated
+    ordered = LayerOptions(method="RTN", desc_act=True)
+    with pytest.raises(UsageError, match="--desc-act is an order of GPTQ's"):
+        request_of("gptq", Path("m"), ordered, output=None, force=False, threads=1)
