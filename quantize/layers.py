@@ -120,6 +120,8 @@ class _Run:
         found = self._samples(tokenizer) if reads and tokenizer and request.self_seed is None else None
         with self.workspace.locked(), said_when_full(self.output), torch.no_grad():
             remove_stale(self.output)
+            if self.workspace.put_back():
+                self._note(f"{self.output} is there again: a run was stopped while it replaced it")
             plan = make_plan(
                 self.source, request, self.workspace, length=self.length, evaluated=self._compared_on()
             )

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -56,6 +57,8 @@ class Workspace:
         self.output = output
         self.folder = output.with_name(f".{output.name}.unfinished")
         self.result = self.folder / "result"
+        self.replaced = self.folder / "replaced"
+        """Where an output that was there before is, until the result has its name."""
 
     def part(self, index: int) -> Path:
         """The weights of a finished layer."""
@@ -114,13 +117,13 @@ class Workspace:
         from quantize.calibration import Samples
 
         try:
-            with np.load(self.folder / "samples.npz", allow_pickle=False) as kept:
+            with (self.folder / "samples.npz").open("rb") as file, np.load(file) as kept:
                 if str(kept["key"]) != key:
                     return None
                 tokens = kept["tokens"]
                 digest = hashlib.sha256(tokens.tobytes()).hexdigest()
                 return Samples(tokens, int(kept["n_chat"]), str(kept["source"]), digest)
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile, NotImplementedError):
             return None
 
     def begin(self, fingerprint: str, threads: int, *, resume: bool, force: bool) -> State:
@@ -157,13 +160,25 @@ class Workspace:
             BadRequest: somebody does.
         """
         path = self.output.with_name(f".{self.output.name}.lock")
-        with path.open("a+b") as file:
-            if not _lock(file.fileno()):
-                raise BadRequest(f"another run is making {self.output}: wait for it, or give another -o")
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
+        while True:
+            with path.open("a+b") as file:
+                if not _lock(file.fileno()):
+                    raise BadRequest(f"another run is making {self.output}: wait for it, or give another -o")
+                if not _is_at(path, file.fileno()):
+                    continue  # its last holder removed it meanwhile: the next one is a new file
+                try:
+                    yield
+                finally:
+                    path.unlink(missing_ok=True)
+                return
+
+    def put_back(self) -> bool:
+        """Whether an earlier run died while it took its output's place: the old one is there again."""
+        if self.output.exists() or not self.replaced.exists():
+            return False
+        self.replaced.rename(self.output)
+        flush_folder(self.output.parent)
+        return True
 
     def used_bytes(self) -> int:
         """What the folder takes."""
@@ -173,10 +188,9 @@ class Workspace:
 
     def deliver(self) -> None:
         """The result gets its name, in one step, and the rest goes."""
-        old = self.folder / "replaced"
         flush_folder(self.result)
         if self.output.exists():
-            self.output.rename(old)
+            self.output.rename(self.replaced)
         self.result.rename(self.output)
         flush_folder(self.output.parent)
         shutil.rmtree(self.folder)
@@ -193,6 +207,14 @@ def _lock(descriptor: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Whether the open file is still the one of that name."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def write_flushed(path: Path, text: str) -> None:

@@ -8,8 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from quantize import resume
+from quantize.calibration import Samples
 from quantize.errors import BadRequest, OutputExists
 from quantize.layer_methods import MatrixRecord
 from quantize.layers import LayerRequest, run
@@ -148,3 +151,93 @@ def test_two_runs_of_one_output(tmp_path: Path) -> None:
         Workspace(tmp_path / "out").locked(),
     ):
         pass
+    with Workspace(tmp_path / "out").locked():
+        pass
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no flock")
+def test_a_lock_that_was_removed_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One run opens the file; the other that holds it ends and a third begins, before the first locks it."""
+    path = tmp_path / ".out.lock"
+    taken, opened = resume._lock, []
+    third = Workspace(tmp_path / "out").locked()
+
+    def late(descriptor: int) -> bool:
+        opened.append(descriptor)
+        if len(opened) == 1:
+            path.unlink()
+            third.__enter__()
+        return taken(descriptor)
+
+    monkeypatch.setattr(resume, "_lock", late)
+    with (
+        pytest.raises(BadRequest, match="another run is making"),
+        Workspace(tmp_path / "out").locked(),
+    ):
+        pass
+    assert len(opened) == 3
+    third.__exit__(None, None, None)
+    assert not path.exists()
+
+
+def _samples() -> Samples:
+    return Samples(np.arange(6, dtype=np.int64).reshape(2, 3), 1, "self", "")
+
+
+def test_kept_samples_are_read_as_they_were_written(tmp_path: Path) -> None:
+    """And a file that is cut off, anywhere, is nothing."""
+    workspace = Workspace(tmp_path / "out")
+    workspace.folder.mkdir()
+    assert workspace.kept_samples("key") is None
+    workspace.keep_samples(_samples(), "key")
+    kept = workspace.kept_samples("key")
+    assert kept is not None
+    assert (kept.tokens.tolist(), kept.n_chat, kept.source) == ([[0, 1, 2], [3, 4, 5]], 1, "self")
+    assert workspace.kept_samples("another key") is None
+    path = workspace.folder / "samples.npz"
+    content = path.read_bytes()
+    for length in range(len(content)):
+        path.write_bytes(content[:length])
+        assert workspace.kept_samples("key") is None, length
+
+
+def test_dying_between_the_two_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old output is put back by the next run, whatever that is asked; then --force begins again."""
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / "config.json").write_text("old")
+    workspace = Workspace(output)
+    workspace.folder.mkdir()
+    workspace.result.mkdir()
+    renamed = Path.rename
+
+    def rename(self: Path, target: Path) -> Path:
+        if self == workspace.result:
+            raise KeyboardInterrupt
+        return renamed(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", rename)
+        with pytest.raises(KeyboardInterrupt):
+            workspace.deliver()
+    assert not output.exists()
+    again = Workspace(output)
+    assert again.put_back()
+    assert (output / "config.json").read_text() == "old"
+    assert not again.put_back()
+    again.begin("x", 1, resume=False, force=True)
+    assert (output / "config.json").read_text() == "old"
+
+
+@pytest.mark.oracle
+def test_a_run_puts_back_what_another_one_was_replacing(request_: LayerRequest, tiny_folder: Path) -> None:
+    """Also one that is refused."""
+    assert request_.output is not None
+    workspace = Workspace(request_.output)
+    workspace.folder.mkdir()
+    workspace.write(State("abc", 1, [LayerRecord(0, 1.0, ())]))
+    workspace.replaced.mkdir()
+    (workspace.replaced / "config.json").write_text("old")
+    with pytest.raises(OutputExists, match="was stopped after 1 layers"):
+        run(request_)
+    assert (request_.output / "config.json").read_text() == "old"
