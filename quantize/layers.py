@@ -134,6 +134,8 @@ class _Run:
             )
             if state.layers:
                 self._note(f"going on after layer {len(state.layers)} of {self.weights.config.n_layers}")
+            elif request.resume:
+                self._note("there is no stopped run to go on with: this one begins at the first layer")
             if found is not None and request.self_seed is not None:
                 self.workspace.keep_samples(found, self._self_key())
             with _threads(state.threads):

@@ -126,7 +126,9 @@ def test_what_was_stopped_is_not_thrown_away_unasked(
 @pytest.mark.oracle
 def test_resume_without_anything_to_resume_begins(request_: LayerRequest) -> None:
     """So that one command can be repeated until it is done."""
-    assert run(replace(request_, resume=True)).path == request_.output
+    result = run(replace(request_, resume=True))
+    assert result.path == request_.output
+    assert "there is no stopped run to go on with: this one begins at the first layer" in result.notes
 
 
 def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
