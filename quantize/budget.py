@@ -8,7 +8,9 @@ from quantize.errors import BadRequest
 from quantize.formats.gguf import padded
 from quantize.plan import Target, human
 
-NAMES = {"GB": 10**9, "GiB": 2**30, "MB": 10**6, "MiB": 2**20, "kB": 10**3}
+NAMES = {
+    "TB": 10**12, "TiB": 2**40, "GB": 10**9, "GiB": 2**30, "MB": 10**6, "MiB": 2**20, "kB": 10**3,
+}  # fmt: skip
 MAX_BPW = 32.0
 
 
@@ -38,7 +40,8 @@ class Budget:
         assert self.n_bytes is not None
         for unit, size in NAMES.items():
             if self.n_bytes >= size and self.n_bytes * 100 % size == 0:
-                return f"{self.n_bytes / size:g}{unit}"
+                whole, hundredths = divmod(self.n_bytes * 100 // size, 100)
+                return f"{whole}.{hundredths:02}".rstrip("0").rstrip(".") + unit
         return f"{self.n_bytes}B"
 
     @property

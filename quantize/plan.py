@@ -135,4 +135,4 @@ def human(n_bytes: int | float) -> str:
         if amount < 999.5:
             return f"{amount:.3g} {unit}"
         amount /= 1000
-    return f"{amount:.2f} GB"
+    return f"{amount:.2f} GB" if amount < 999.995 else f"{amount / 1000:.2f} TB"

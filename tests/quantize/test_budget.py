@@ -45,6 +45,10 @@ def test_names() -> None:
     assert [size_budget(text).label for text in texts] == [
         "4GB", "3.5GiB", "91.2MB", "1234567B", "700MB", "98.5MB", "1.5kB",
     ]  # fmt: skip
+    texts = ["100TB", "1.5TiB", "1000GB", "1234567890", "12345678.9kB", "999.99TB"]
+    assert [size_budget(text).label for text in texts] == [
+        "100TB", "1.5TiB", "1TB", "1234567.89kB", "12345678.9kB", "999.99TB",
+    ]  # fmt: skip
     assert bpw_budget(4.5).label == "4.5bpw"
     assert size_budget("4GB").target.label == "4GB"
 

@@ -60,3 +60,6 @@ def test_a_full_disk_is_said_in_numbers(monkeypatch: pytest.MonkeyPatch, tmp_pat
         "make room for 2.00 GB, or give another place with -o"
     )
     assert [human(n) for n in (0, 999, 1500, 269_060_381)] == ["0 B", "999 B", "1.5 kB", "269 MB"]
+    assert [human(n) for n in (10**9, 999_990_000_000, 999_999_000_000, 10**14)] == [
+        "1.00 GB", "999.99 GB", "1.00 TB", "100.00 TB",
+    ]  # fmt: skip
