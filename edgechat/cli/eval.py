@@ -57,7 +57,7 @@ def evaluate(
     model: Annotated[str, typer.Argument(help="A model's path or name; `starter` for the starter model.")],
     *,
     against: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--against", metavar="SOURCE", help="Compare with the checkpoint that it was quantized from."
         ),
@@ -100,7 +100,7 @@ def evaluate(
         for option, value in (("--threads", threads), ("--kv-type", kv_type)):
             if value is not None:
                 raise UsageError(f"{option} doesn't go with --against, which computes both models in torch")
-        compared(Path(model), against, content, ctx, as_json=as_json, quiet=quiet)
+        compared(model, against, content, ctx, as_json=as_json, quiet=quiet)
         return
     host = spawn_host()
     try:

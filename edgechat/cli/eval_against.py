@@ -10,17 +10,24 @@ from edgechat.cli.output import answer, json_object
 from edgechat.errors import NotFoundError, UnsupportedError
 
 
-def compared(result: Path, source: Path, text: str, n_ctx: int, *, as_json: bool, quiet: bool) -> None:
+def compared(model: str, against: str, text: str, n_ctx: int, *, as_json: bool, quiet: bool) -> None:
     """Compare, and print what was found.
 
+    Args:
+        model: the result: a folder or a GGUF file, by its path or as models are named.
+        against: its source, named likewise.
+        text: to compare on.
+        n_ctx: tokens of a window.
+        as_json: print one object.
+        quiet: show no progress.
+
     Raises:
-        NotFoundError: there is no such folder or file.
-        UnsupportedError: torch is not installed.
+        EdgechatError: there is no such model, or torch is not installed.
         QuantizeError, ModelError: the models can't be compared.
     """
-    for path in (result, source):
-        if not path.exists():
-            raise NotFoundError(f"nothing at {path}: give the path of a folder or a GGUF file")
+    from edgechat.library.resolve import resolve_source
+
+    result, source = resolve_source(model), resolve_source(against)
     try:
         import quantize.compare as comparing
     except ImportError:

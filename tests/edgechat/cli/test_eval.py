@@ -10,6 +10,7 @@ import pytest
 
 from edgechat.cli.app import main
 from edgechat.cli.eval import read_text
+from quantize.evaluate import Perplexity
 
 pytestmark = pytest.mark.usefixtures("scripted_engine")
 
@@ -110,3 +111,31 @@ def test_an_engine_that_dies(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
     out, err = capfd.readouterr()
     assert out == ""
     assert err.count("\n") == 1
+
+
+def test_both_models_of_a_comparison_are_named_as_everywhere(
+    starter_gguf: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name, or a path; what is not there is refused with the nearest names."""
+    comparing = pytest.importorskip("quantize.compare")
+    asked = []
+
+    def compare(source: Path, result: Path, text: str, **options: object) -> object:
+        asked.append((source, result))
+        same = Perplexity(2.0, 4.0, 2)
+        return comparing.Comparison(same, same, 0.0, 0.0, 1.0, 2, 512)
+
+    monkeypatch.setattr(comparing, "compare_paths", compare)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    assert main(["eval", "starter", "--against", str(folder), "--json"]) == 0
+    result = json.loads(capfd.readouterr().out)
+    assert (result["model"], result["source"]) == (str(starter_gguf), str(folder))
+    assert main(["eval", "~/source", "--against", "Starter"]) == 0
+    assert asked == [(folder, starter_gguf), (starter_gguf, folder)]
+    capfd.readouterr()
+    for words in (["startre", "--against", str(folder)], [str(folder), "--against", "startre"]):
+        assert main(["eval", *words]) == 3
+        assert "did you mean starter?" in capfd.readouterr().err
