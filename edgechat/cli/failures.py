@@ -1,6 +1,7 @@
 """How a run of the command line ends when it fails: the line on stderr, and the exit code."""
 
 import contextlib
+import errno
 import os
 import sys
 import time
@@ -13,6 +14,12 @@ from typer.exceptions import TyperException
 from edgechat import errors
 from edgechat.cli.output import brief, json_object
 from edgechat.errors import ExitCode
+
+_PRINTING = ("edgechat.cli.", "rich.", "typer.")
+"""Modules that print; files are written by functions of other modules."""
+_READING = "edgechat.cli.ask"
+"""One that reads from standard input instead."""
+_OF_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO)
 
 
 class ReaderGone(Exception):
@@ -32,13 +39,13 @@ def report(error: BaseException, *, as_json: bool = False) -> int:
     code, message = _verdict(error)
     if os.environ.get("EDGECHAT_DEBUG") and message:
         traceback.print_exception(error, file=sys.stderr)
-    if isinstance(error, ReaderGone | BrokenPipeError):
-        _close_output()
-    elif message:
+    if message:
         print(f"edgechat: {brief(message)}", file=sys.stderr)
     if as_json and (message or code == ExitCode.INTERRUPTED):
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(OSError):  # the person was told
             json_object({"error": {"code": int(code), "message": brief(message) or "interrupted"}})
+    if isinstance(error, ReaderGone | BrokenPipeError) or not _can_be_written():
+        _close_output()
     return code
 
 
@@ -59,9 +66,38 @@ def _verdict(error: BaseException) -> tuple[int, str]:
         return ExitCode.DONE, ""
     if isinstance(error, TyperException):
         return ExitCode.USAGE, _usage(error)
-    if isinstance(error, Exception) and (ours := errors.from_exception(error)) is not None:
-        return ours.code, told(ours)
+    if isinstance(error, Exception) and (known := _known(error)) is not None:
+        return known
     return ExitCode.BUG, f"a bug of edgechat: {type(error).__name__}: {error}. {_write_trace(error)}"
+
+
+def _known(error: Exception) -> tuple[int, str] | None:
+    """The exit code and what to say of an error that is no bug; None for one that is."""
+    ours = errors.from_exception(error)
+    if not isinstance(error, OSError) or not _is_of_output(error):
+        return None if ours is None else (ours.code, told(ours))
+    code = ExitCode.USAGE if ours is None else ours.code
+    why = str(ours or error.strerror or error)
+    return code, f"standard output can't be written: {why[:1].lower()}{why[1:]}"
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Whether it is of standard output, which its errors don't name."""
+    if error.filename is not None:
+        return False
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    last = str(frames[-1].f_globals.get("__name__", "")) if frames else ""
+    is_of_writing = error.errno in _OF_WRITING and last.startswith(_PRINTING) and last != _READING
+    return is_of_writing or not _can_be_written()
+
+
+def _can_be_written() -> bool:
+    """Whether standard output takes what it was given so far; what it did not take is kept for later."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return False
+    return True
 
 
 def told(error: errors.EdgechatError) -> str:

@@ -1,6 +1,8 @@
 import importlib
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -205,6 +207,33 @@ def test_a_closed_stream_is_one_that_leads_nowhere(closed):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == ("" if 1 in closed else f"edgechat {__version__}\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("command", "output", "code", "message"),
+    [
+        ("--version", ">/dev/full", 5, "standard output can't be written: no space left on device"),
+        ("models ls", ">/dev/full", 5, "standard output can't be written: no space left on device"),
+        ("models ls --json", ">/dev/full", 5, "standard output can't be written: no space left on device"),
+        ("models ls", "1</dev/null", 2, "standard output can't be written: bad file descriptor"),
+        ("models show nope --json", ">/dev/full", 3, "no model named 'nope': "),
+    ],
+)
+def test_output_that_cant_be_written_is_named(command, output, code, message, unbuffered):
+    """In one line, whether it fails at once or at the end, and never twice."""
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$0" -m edgechat {command} {output}', sys.executable],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )
+    assert done.returncode == code
+    assert done.stderr.startswith(f"edgechat: {message}")
+    assert done.stderr.count("\n") == 1
 
 
 def test_an_interrupt_while_it_starts_is_quiet():
