@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from models.chat import ChatMessage
 from models.chat_template.template import ChatTemplate
-from models.errors import UnsupportedModel
+from models.chat_template.usable import usable_template
+from models.errors import UnsupportedModel, UnsupportedTemplate
 from models.json_file import optional_json
 from quantize.errors import BadRequest, SourceNotFound
 
@@ -108,7 +109,7 @@ class FolderTokenizer:
             self._tokenizer: Tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises a plain Exception
             raise UnsupportedModel(f"{path} can't be read: {error}") from None
-        self.template = _template(folder)
+        self.template, self.template_trouble = folder_template(folder)
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         """The tokens of a text; `special`: with those that every text begins or ends with."""
@@ -116,7 +117,12 @@ class FolderTokenizer:
         return ids
 
 
-def _template(folder: Path) -> ChatTemplate | None:
+def folder_template(folder: Path) -> tuple[ChatTemplate | None, str]:
+    """The chat template of a checkpoint's folder, and why it can't be used; "" where it can or there is none.
+
+    Raises:
+        BrokenModelFile: tokenizer_config.json is no JSON.
+    """
     config = optional_json(folder / "tokenizer_config.json")
     source = config.get("chat_template")
     if isinstance(source, list):
@@ -126,16 +132,16 @@ def _template(folder: Path) -> ChatTemplate | None:
     if path.is_file():
         source = path.read_text(encoding="utf-8", errors="replace")
     if not isinstance(source, str) or not source.strip():
-        return None
+        return None, ""
     special = {}
     for name in ("bos_token", "eos_token"):
         token = config.get(name)
         token = token.get("content") if isinstance(token, dict) else token
         special[name] = token if isinstance(token, str) else None
     try:
-        return ChatTemplate(source, bos=special["bos_token"], eos=special["eos_token"])
-    except UnsupportedModel:
-        return None
+        return usable_template(source, bos=special["bos_token"], eos=special["eos_token"]), ""
+    except UnsupportedTemplate as error:
+        return None, str(error)
 
 
 def bundled() -> Texts:

@@ -215,7 +215,7 @@ class _Model:
         return list(tokens[:n])
 
     def _template(self) -> "ChatTemplate | None":
-        from models.chat_template.template import ChatTemplate
+        from models.chat_template.usable import usable_template
         from models.errors import UnsupportedTemplate
 
         raw = self.llama.llama_model_chat_template(self.model, None)
@@ -225,7 +225,7 @@ class _Model:
             self._name(of(self.vocab)) for of in (self.llama.llama_vocab_bos, self.llama.llama_vocab_eos)
         ]
         try:
-            return ChatTemplate(raw.decode("utf-8", "replace"), bos=names[0], eos=names[1])
+            return usable_template(raw.decode("utf-8", "replace"), bos=names[0], eos=names[1])
         except UnsupportedTemplate:
             return None
 

@@ -94,3 +94,5 @@ class LayerResult:
     path: Path
     receipt: "Receipt"
     notes: tuple[str, ...]
+    is_plain: bool = False
+    """Its chat template can't be used: it continues texts, and answers no questions."""

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.errors import UnsupportedModel
-from quantize.calibration import FolderTokenizer, Samples, bundled, from_file, sample_length, samples
+from quantize.calibration import (
+    FolderTokenizer,
+    Samples,
+    bundled,
+    folder_template,
+    from_file,
+    sample_length,
+    samples,
+)
 from quantize.devices import usable_cores
 from quantize.errors import BadRequest, SourceNotFound
 from quantize.heap import give_back
@@ -21,6 +29,7 @@ from quantize.matrices import layer_matrices
 from quantize.partial import remove_stale
 from quantize.plan import said_when_full
 from quantize.recipe import Recipe, check_group_size, default_group_size
+from quantize.remarks import plain_remark
 from quantize.source import Source, open_source
 
 if TYPE_CHECKING:
@@ -67,6 +76,8 @@ class _Run:
         self.source = source
         self.weights = source.weights
         self.notes: list[str] = []
+        self.trouble = ""
+        """Why the source's chat template can't be used."""
         self.tokenizer: FolderTokenizer | None = None
         recipe = self._settled(request.recipe)
         output = request.output or Path(f"{source.name}-{recipe.label}")
@@ -109,6 +120,9 @@ class _Run:
 
         request, recipe = self.request, self.request.recipe
         for note in self.source.notes:
+            self._note(note)
+        _, self.trouble = folder_template(self.source.folder)
+        for note in plain_remark(self.trouble):
             self._note(note)
         method = method_of(recipe, self._dtype())
         for index in range(self.weights.config.n_layers):
@@ -180,7 +194,7 @@ class _Run:
         )
         write_flushed(result / "edgechat-receipt.json", receipt.to_json())
         self.workspace.deliver()
-        return LayerResult(self.output, receipt, tuple(self.notes))
+        return LayerResult(self.output, receipt, tuple(self.notes), is_plain=bool(self.trouble))
 
     def _tokenizer(self) -> FolderTokenizer | None:
         """The source's; None where it can't be had, and the run can do without."""

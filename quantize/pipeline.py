@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from models.chat_template.usable import template_trouble
 from models.checkpoint import GGUFCheckpoint, SafetensorsCheckpoint, open_checkpoint
 from models.ggml_types import DENSE, GGMLType
 from models.gguf import read_header
@@ -23,7 +24,7 @@ from quantize.output import output_path
 from quantize.partial import partial, remove_stale
 from quantize.plan import TARGETS, Target, check_disk, said_when_full
 from quantize.progress import Progress, silent
-from quantize.remarks import AGAIN, remarks
+from quantize.remarks import AGAIN, plain_remark, remarks
 from quantize.request import Request, Result, Run
 from quantize.shares import shares
 from quantize.type_choice import Choice
@@ -58,7 +59,8 @@ def run(request: Request, progress: Progress = silent, say: Say = lambda text: N
         else:
             written = _from_folder(checkpoint, under_way)
         source_bytes = sum(tensor.n_bytes for tensor in checkpoint.tensors.values())
-    tensors = read_header(output).tensors
+    header = read_header(output)
+    tensors, trouble = header.tensors, template_trouble(header)
     return Result(
         path=output,
         architecture=written.architecture,
@@ -67,11 +69,16 @@ def run(request: Request, progress: Progress = silent, say: Say = lambda text: N
         n_parameters=written.n_parameters,
         source_bytes=source_bytes,
         seconds=time.monotonic() - begun,
-        notes=(*written.notes, *remarks(tensors, request.target, written.choice)),
+        notes=(
+            *written.notes,
+            *remarks(tensors, request.target, written.choice),
+            *plain_remark(trouble),
+        ),
         bits_per_weight=bits_per_weight(tensors, sum(one.n_elements for one in tensors)),
         importance=None if written.importance is None else written.importance.record,
         types=shares(OutputTensor(one.name, one.shape, one.type) for one in tensors),
         mix=None if written.choice is None else written.choice.mix,
+        is_plain=bool(trouble),
     )
 
 

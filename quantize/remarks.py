@@ -18,6 +18,11 @@ AGAIN = (
 )
 
 
+def plain_remark(trouble: str) -> tuple[str, ...]:
+    """Of a chat template that can't be used, with the reason; "" for one that can."""
+    return (f"chats with it will be plain completions: {trouble}",) if trouble else ()
+
+
 def remarks(tensors: Sequence[TensorInfo], target: Target, choice: Choice | None) -> tuple[str, ...]:
     """Of a file.
 

@@ -99,3 +99,5 @@ class Result:
     """How many tensors are of which type."""
     mix: Mix | None = None
     """What was chosen for a size; None: nothing was."""
+    is_plain: bool = False
+    """Its chat template can't be used: it continues texts, and answers no questions."""

@@ -1,7 +1,6 @@
 """`edgechat quantize`: a checkpoint becomes a model that runs here."""
 
 import os
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 from edgechat.cli.options import AsJsonOption, QuietOption
 from edgechat.cli.output import answer, json_object, note
 from edgechat.cli.quantize_gguf import importance_of
-from edgechat.cli.quantize_layers import LayerOptions, record, request_of, summary
+from edgechat.cli.quantize_layers import LayerOptions, record, request_of, summary, try_it
 from edgechat.cli.quantize_layers_progress import reported
 from edgechat.cli.quantize_progress import shown, stopped_by_sigterm
 from edgechat.cli.quantize_types import (
@@ -243,7 +242,7 @@ def _summary(result: "Result") -> None:
         f"(source {human(result.source_bytes)}), {result.seconds:.1f} s"
     )
     note(to_run(result.path))
-    note(f'Try it: edgechat ask {shlex.quote(str(result.path))} "Why is the sky blue?"')
+    note(try_it(result.path, is_plain=result.is_plain))
 
 
 def _record(result: "Result") -> dict[str, Any]:

@@ -196,7 +196,13 @@ def summary(result: "LayerResult") -> None:
     if len(rescued) > 5:
         note(f"note: {len(rescued) - 5} more such matrices: see the receipt")
     print(table(result), file=sys.stderr)
-    note(f'Try it: edgechat ask {shlex.quote(str(result.path))} "Why is the sky blue?"')
+    note(try_it(result.path, is_plain=result.is_plain))
+
+
+def try_it(path: Path, *, is_plain: bool) -> str:
+    """What to type next; `is_plain`: the model continues texts, and answers no questions."""
+    rest = '--raw "The sky is blue because"' if is_plain else '"Why is the sky blue?"'
+    return f"Try it: edgechat ask {shlex.quote(str(path))} {rest}"
 
 
 def record(result: "LayerResult") -> dict[str, Any]:

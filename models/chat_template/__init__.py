@@ -7,5 +7,6 @@ limits on time, memory and output; what they see and how they render is as in tr
 from models.chat_template.limits import Limits
 from models.chat_template.source import from_directory
 from models.chat_template.template import ChatTemplate, Rendered, TemplateNote
+from models.chat_template.usable import usable_template
 
-__all__ = ["ChatTemplate", "Limits", "Rendered", "TemplateNote", "from_directory"]
+__all__ = ["ChatTemplate", "Limits", "Rendered", "TemplateNote", "from_directory", "usable_template"]

@@ -10,7 +10,7 @@ from models.errors import BrokenModelFile, UnsupportedModel
 from models.pretokenizer import name_of
 from models.tokenizer import TokenType, read
 from tests.oracles import hf_models
-from tests.oracles.raw_checkpoint import MERGES, SPECIALS, VOCAB, config, tokenizer, write
+from tests.oracles.raw_checkpoint import CHAT_TEMPLATE, MERGES, SPECIALS, VOCAB, config, tokenizer, write
 
 N = len(VOCAB)
 
@@ -32,7 +32,7 @@ def test_byte_level_bpe(tmp_path: Path) -> None:
     assert vocabulary.scores == ()
     assert vocabulary.special == {"eos": 0, "bos": 1}
     assert (vocabulary.add_bos, vocabulary.add_eos, vocabulary.add_space_prefix) == (False, False, False)
-    assert vocabulary.chat_template == "{{ x }}"
+    assert vocabulary.chat_template == CHAT_TEMPLATE
     assert vocabulary.notes == ()
 
 

@@ -20,6 +20,7 @@ def byte_alphabet() -> list[str]:
 
 
 VOCAB = [*SPECIALS, *byte_alphabet(), "he", "ll", "hell", "hello"]
+CHAT_TEMPLATE = "{{ messages[0].content }}"
 MERGES = ["h e", "l l", "he ll", "hell o"]
 
 
@@ -112,7 +113,7 @@ def write(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config() if model is None else model))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer() if words is None else words))
-    names = {"bos_token": SPECIALS[1], "eos_token": {"content": SPECIALS[0]}, "chat_template": "{{ x }}"}
+    names = {"bos_token": SPECIALS[1], "eos_token": {"content": SPECIALS[0]}, "chat_template": CHAT_TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(names))
     (folder / "model.safetensors").write_bytes(safetensors(weights() if tensors is None else tensors))
     return folder

@@ -50,6 +50,24 @@ def test_the_path_on_stdout_and_all_else_on_stderr(model: Path, tmp_path: Path) 
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, f"{path}\n", "")
 
 
+@pytest.mark.parametrize(
+    "template",
+    [b"{{", bytes(range(256)) * 4, b"{{ messages[0].role }}"],
+    ids=["unfinished", "bytes", "without the question"],
+)
+def test_a_chat_template_that_cant_be_used_is_said(model: Path, tmp_path: Path, template: bytes) -> None:
+    """The result is a model without chat: what is proposed is a text to continue."""
+    (model / "chat_template.jinja").write_bytes(template)
+    output = tmp_path / "x.gguf"
+    done = called(model, "--type", "q8_0", "-o", output)
+    assert (done.returncode, done.stdout) == (0, f"{output}\n")
+    assert "note: chats with it will be plain completions: the chat template " in done.stderr
+    assert f'Try it: edgechat ask {output} --raw "' in done.stderr
+    again = called(output, "--type", "f16", "-o", tmp_path / "y.gguf", "--json")
+    (remark,) = json.loads(again.stdout)["notes"]
+    assert remark.startswith("chats with it will be plain completions: the chat template ")
+
+
 def test_one_json_object(model: Path, tmp_path: Path) -> None:
     """With the figures."""
     done = called(model, "--type", "f16", "-o", tmp_path / "x.gguf", "--json")

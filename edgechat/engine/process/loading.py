@@ -12,7 +12,6 @@ import msgspec
 from edgechat import hardware
 from edgechat.engine.process.messages import Message
 from edgechat.records import LoadSettings
-from models.chat import ChatMessage
 from models.errors import UnsupportedTemplate
 
 if TYPE_CHECKING:
@@ -111,16 +110,15 @@ def _chat_template(runtime: Any, eos: int | None) -> tuple[Any, tuple[str, ...]]
     if source is None:
         return None, ()  # which each conversation says of itself
     from edgechat.engine.end_of_turn import end_of_turn_ids
-    from models.chat_template import ChatTemplate
+    from models.chat_template import usable_template
 
     tokenizer = runtime.tokenizer
     try:
-        template = ChatTemplate(
+        template = usable_template(
             source,
             bos=None if tokenizer.bos_id is None else tokenizer.name(tokenizer.bos_id),
             eos=None if eos is None else tokenizer.name(eos),
         )
-        template.render([ChatMessage("user", "Hello")])  # what fails here would fail at every question
     except UnsupportedTemplate as error:
         from edgechat.engine.rendering import PlainRenderer
 
