@@ -21,6 +21,20 @@ SETTINGS_LEAD = """\
 Settings live in `config.toml`; `edgechat doctor` says where that is on your system. Each section and each
 key may be left out. Options on the command line win over the file.
 """
+BELOW = {
+    ("ask",): """\
+`--json` prints one of two objects. Once the options are understood it is the whole result, with every key:
+`text` and `tokens` hold what there is of the answer, and `error` is null, or has a `code` and a `message`.
+Where the options themselves are wrong it is `{"error": {"code": 2, "message": "..."}}` alone.
+So read `error` first; the other keys may be missing beside it.
+""",
+}
+"""What a help page is too short for."""
+ERRORS_AS_JSON = """\
+With `--json`, a command that fails prints `{"error": {"code": ..., "message": "..."}}` on stdout, with the
+exit code and the message that is on stderr too; `edgechat ask` tells most errors inside its result, as said
+there.
+"""
 HEADER = "<!-- Written by docs/generate.py from the code: change it there. -->\n"
 
 
@@ -50,7 +64,9 @@ def cli_page() -> str:
     for command in commands():
         title = " ".join(("edgechat", *command))
         parts.append(f"## {title}\n\n```\n{help_page(*command)}\n```\n")
-    parts.append(f"## Exit codes\n\n{exit_codes()}")
+        if command in BELOW:
+            parts.append(BELOW[command])
+    parts.append(f"## Exit codes\n\n{exit_codes()}\n{ERRORS_AS_JSON}")
     return "\n".join(parts)
 
 

@@ -118,3 +118,13 @@ def test_an_interrupt_and_a_bug(
 def test_a_word_behind_the_end_of_options_is_no_option(capsys: Captured) -> None:
     assert main(["models", "show", "--", "--json"]) == 3
     assert capsys.readouterr().out == ""
+
+
+def test_ask_tells_errors_in_its_result_once_its_options_are_understood(capsys: Captured) -> None:
+    """As docs/cli.md has it."""
+    from edgechat.cli.asking import Result
+
+    assert main(["ask", "--json", "no-such-model", "hello"]) == 3
+    assert set(json.loads(capsys.readouterr().out)) == set(Result.__struct_fields__)
+    assert main(["ask", "--json", "--no-such-option", "hello"]) == 2
+    assert set(json.loads(capsys.readouterr().out)) == {"error"}
