@@ -8,7 +8,15 @@ import pytest
 
 from models.chat import ChatMessage
 from models.errors import UnsupportedModel
-from quantize.calibration import FolderTokenizer, Texts, bundled, from_file, sample_length, samples
+from quantize.calibration import (
+    FolderTokenizer,
+    Texts,
+    bundled,
+    folder_template,
+    from_file,
+    sample_length,
+    samples,
+)
 from quantize.errors import BadRequest
 
 
@@ -149,3 +157,22 @@ def test_a_folders_tokenizer_is_that_of_transformers(tiny_folder: Path, tmp_path
     assert rendered == theirs.apply_chat_template(turns, tokenize=False)
     with pytest.raises(UnsupportedModel, match=r"has no tokenizer\.json"):
         FolderTokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("source", "trouble"),
+    [
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", ""),
+        ("", ""),
+        ("{{", "the chat template can't be compiled"),
+        ("{{ raise_exception('no') }}", "the chat template can't be rendered: no"),
+        ("Hi!", "the chat template leaves the person's message out"),
+    ],
+)
+def test_a_folders_template(source: str, trouble: str, tmp_path: Path) -> None:
+    """One that can't be used is told of, and calibration goes on without."""
+    (tmp_path / "chat_template.jinja").write_text(source)
+    template, found = folder_template(tmp_path)
+    assert found.startswith(trouble)
+    assert bool(found) == bool(trouble)
+    assert (template is not None) is (bool(source) and not trouble)
