@@ -80,9 +80,7 @@ def request_of(
     form = Format(to)
     _only_for(form is Format.GPTQ, to, options, "symmetric", "desc_act", "checkpoint_format")
     _only_for(form is Format.INT8, to, options, "scheme", "smooth")
-    own = options.calibration == "self"
-    if options.seed is not None and not own:
-        raise UsageError("--seed is of what the model writes itself: it goes with --calibration self")
+    own = options.writes_itself
     recipe = Recipe(
         format=form,
         method=METHODS[form][0] if options.method is None else _one_of(Method, "--method", options.method),

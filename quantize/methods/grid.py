@@ -179,6 +179,14 @@ def _asymmetric(groups: torch.Tensor, settings: GridSettings) -> Iterator[tuple[
         yield scale, zero
 
 
+def as_stored(scales: torch.Tensor, settings: GridSettings) -> torch.Tensor:
+    """Scales of either sign, rounded to the digits that are stored; 0 where that is nothing."""
+    bits = settings.scale_bits if settings.symmetric else SIGNIFICANT_BITS
+    if bits < FLOAT16_BITS:
+        scales = round_significant(scales, bits)
+    return scales.clamp(-LARGEST, LARGEST).half().to(scales.dtype)
+
+
 def _stored(scale: torch.Tensor) -> torch.Tensor:
     """As float16 holds it; 1 where that is nothing, because then all the group's weights are."""
     rounded = scale.clamp(max=LARGEST).half().to(scale.dtype)
