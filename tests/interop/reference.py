@@ -9,8 +9,8 @@ from models.checkpoint import open_checkpoint
 from models.int8_matrix import Int8Matrix
 from models.packed import PackedCheckpoint
 
-HALF_FACTOR = 3.0
-"""A reader in float16 may be so many times as far off as the dense weights in float16 are."""
+FACTORS = {torch.float16: 3.0, torch.bfloat16: 1.5}
+"""A reader in such a type may be so many times as far off as the dense weights in it are."""
 
 
 def dense(folder: Path, dtype: torch.dtype = torch.float32) -> Any:

@@ -7,7 +7,7 @@ import torch
 
 from tests.interop.cases import AWQ
 from tests.interop.reference import matrices
-from tests.interop.test_gptq import check_logits
+from tests.interop.test_gptq import check_logits, check_product_of_integers
 
 
 @pytest.mark.parametrize("name", AWQ)
@@ -40,6 +40,15 @@ def test_the_kernel_that_transformers_chooses(results: Path, name: str) -> None:
     check_logits(
         AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float16, device_map="cpu").eval(), folder
     )
+
+
+@pytest.mark.parametrize("name", ["awq-g128", "qwen2-awq"])
+def test_the_kernel_that_transformers_chooses_in_bfloat16(results: Path, name: str) -> None:
+    from transformers import AutoModelForCausalLM
+
+    folder = results / name
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, device_map="cpu").eval()
+    check_product_of_integers(model, folder)
 
 
 @pytest.mark.parametrize("name", ["smollm2-awq", "qwen2-awq"])

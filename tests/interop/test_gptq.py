@@ -8,7 +8,7 @@ import torch
 
 from tests.interop.cases import CASES, GPTQ
 from tests.interop.reference import (
-    HALF_FACTOR,
+    FACTORS,
     dense,
     distance,
     has_negative_scales,
@@ -19,12 +19,15 @@ from tests.interop.reference import (
 
 SIGNED = [name for name in GPTQ if "--asym" not in CASES[name].options]
 INT4_KERNEL = ["smollm2-gptq", "gptq-asym-v2"]
-"""Which the kernel that readers choose by themselves on a CPU takes: four bits, groups of 32 to 256."""
+"""Which the kernel that readers choose by themselves on a CPU takes: four bits, groups of 32 to 256.
+With inputs in float16 it unpacks the weights first."""
+INT4_PRODUCT = ["gptq-g128", "gptq-asym-v2", "gptq-desc-act-v2", "qwen2-gptq"]
+"""With inputs in bfloat16 it multiplies by the packed integers. Small models: rounding adds up least."""
 ITS_OWN = ["smollm2-gptq", "gptq-desc-act-v2", "gptq-asym-v2", "gptq-3bit", "qwen2-gptq"]
 """GPTQModel's own loader takes asymmetric matrices of the first format from GPTQModel alone."""
 
 
-def in_transformers(folder: Path, backend: str) -> Any:
+def in_transformers(folder: Path, backend: str, dtype: torch.dtype = torch.float16) -> Any:
     """Loaded as a user would."""
     from transformers import AutoModelForCausalLM, GPTQConfig
 
@@ -32,19 +35,26 @@ def in_transformers(folder: Path, backend: str) -> Any:
         bits=4, backend=backend
     )  # of a checkpoint's own settings only the backend is overridden
     return AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float16, device_map="cpu", quantization_config=wish
+        folder, dtype=dtype, device_map="cpu", quantization_config=wish
     ).eval()
 
 
-def check_logits(model: Any, folder: Path) -> None:
-    """Against dense weights in float32, to the rounding of float16."""
+def check_logits(model: Any, folder: Path, dtype: torch.dtype = torch.float16) -> None:
+    """Against dense weights in float32, to the rounding of the type that the model computes in."""
     ids = tokens(folder)
     expected = logits(dense(folder), ids)
-    allowed = HALF_FACTOR * distance(logits(dense(folder, torch.float16), ids), expected)
+    allowed = FACTORS[dtype] * distance(logits(dense(folder, dtype), ids), expected)
     found = distance(logits(model, ids), expected)
     print(f"{folder.name}: {found:.2e} of {allowed:.2e}")
     assert found <= allowed
     assert allowed < 0.05
+
+
+def check_product_of_integers(model: Any, folder: Path) -> None:
+    """Logits in bfloat16, of a kernel that doesn't unpack the weights first."""
+    check_logits(model, folder, torch.bfloat16)
+    ways = {module.linear_mode for module in model.modules() if hasattr(module, "linear_mode")}
+    assert ways == {"inference"}  # otherwise "train"
 
 
 @pytest.mark.parametrize("name", GPTQ)
@@ -74,6 +84,12 @@ def test_the_kernel_that_transformers_chooses(results: Path, name: str) -> None:
     check_logits(model, folder)
 
 
+@pytest.mark.parametrize("name", INT4_PRODUCT)
+def test_the_kernel_that_transformers_chooses_in_bfloat16(results: Path, name: str) -> None:
+    folder = results / name
+    check_product_of_integers(in_transformers(folder, "auto", torch.bfloat16), folder)
+
+
 @pytest.mark.parametrize("name", ITS_OWN)
 def test_gptqmodel_itself(results: Path, name: str) -> None:
     from gptqmodel import BACKEND, GPTQModel
@@ -89,7 +105,7 @@ def test_a_wrong_sign_would_be_noticed(results: Path, name: str) -> None:
     folder = results / name
     ids = tokens(folder)
     expected = logits(dense(folder), ids)
-    allowed = HALF_FACTOR * distance(logits(dense(folder, torch.float16), ids), expected)
+    allowed = FACTORS[torch.float16] * distance(logits(dense(folder, torch.float16), ids), expected)
     model = dense(folder)
     first = model.get_parameter("model.layers.0.mlp.up_proj.weight").data
     first[:, :64] *= -1
