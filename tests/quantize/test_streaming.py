@@ -112,7 +112,7 @@ def test_a_matrix_sees_what_the_quantized_ones_before_it_leave(tiny_folder: Path
         for name in group:
             weight = layer.get_submodule(name).weight.detach()
             solved = gptq.quantize_matrix(weight, (x.T @ x / len(x)).float(), settings)
-            # Another integer moves a weight by an eighth of it at least; a scale's last digit by a thousandth.
+            # Another integer moves a weight by an eighth or more; a scale's last digit by a thousandth.
             same = np.isclose(solved.matrix.dense(), written[f"{name}.weight"].numpy(), rtol=2e-3, atol=1e-7)
             assert same.mean() > 0.98, name
         with torch.no_grad():
