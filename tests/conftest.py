@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,11 @@ from filelock import FileLock
 # Threads of llama.cpp and torch that wait for each other sleep instead of spinning: where a test's engine
 # shares the cores with anything else, spinning costs more than all the computing.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# Under nohup, or in a shell's background, these would be ignored by all that tests start, too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

@@ -44,6 +44,7 @@ class Transcript(VerticalScroll, can_focus=False):
         self._unseen = Unseen(None)
         self._lock = asyncio.Lock()
         self._shifting = False
+        self._window = self._settled = 0  # windows that were mounted, and the last one that was laid out
         self._held: tuple[Widget, int] | None = None
 
     async def on_mount(self) -> None:
@@ -171,7 +172,15 @@ class Transcript(VerticalScroll, can_focus=False):
             await self.remove_children(EntryView)
             self._views.clear()
             self._first, self._last = first, last
+            self._held = None
             await self._mount_views(self._entries[first:last])
+        self._window += 1
+        self.call_after_refresh(self._settle, self._window)
+
+    def _settle(self, window: int) -> None:
+        """A window has been laid out."""
+        self._settled = max(self._settled, window)
+        self._fetch_if_at_edge()
 
     async def _mount_views(self, entries: Iterable[Entry], before: Widget | None = None) -> None:
         views = [view_of(entry, growing=entry.key == self._growing) for entry in entries]
@@ -217,15 +226,16 @@ class Transcript(VerticalScroll, can_focus=False):
     def _fetch_if_at_edge(self) -> None:
         older = self._first > 0 and self.scroll_y < EDGE
         newer = self._last < len(self._entries) and self.scroll_y > self.max_scroll_y - EDGE
-        if (older or newer) and not self._shifting and self.is_mounted:
+        is_settled = self._settled == self._window  # else nobody knows yet where the edges are
+        if (older or newer) and is_settled and not self._shifting and self.is_mounted:
             self._shifting = True
-            self.run_worker(self._fetch(older=older), group="transcript", exit_on_error=True)
+            self.run_worker(self._fetch(self._window, older=older), group="transcript", exit_on_error=True)
 
-    async def _fetch(self, *, older: bool) -> None:
+    async def _fetch(self, window: int, *, older: bool) -> None:
         """Mount more at one end, and let go of as much at the other; what is in sight stays in its place."""
         try:
             async with self._lock:
-                if not self._views:
+                if not self._views or window != self._window:  # another one was mounted meanwhile
                     return
                 with self.app.batch_update():
                     if older:
