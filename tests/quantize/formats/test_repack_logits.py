@@ -15,6 +15,7 @@ from quantize.recipe import Format, Method, Recipe
 from tests.oracles import hf_models
 from tests.oracles.hf_configs import build
 from tests.oracles.llama_reference import loaded
+from tests.oracles.packed_weights import take_weights
 
 pytestmark = [pytest.mark.oracle, pytest.mark.timeout(600)]
 
@@ -52,23 +53,6 @@ def test_llama_cpp_computes_what_transformers_does(case: str, kind: str, tmp_pat
     round_inputs(model)
     rounded = hf_models.logits(model, ids)
     assert distance(found, plain) < FACTOR * distance(rounded, plain)
-
-
-def take_weights(model: Any, folder: Path) -> None:
-    """The weights that the checkpoint has, as models/packed.py reads them."""
-    import torch
-
-    from models.checkpoint import open_checkpoint
-
-    with open_checkpoint(folder) as checkpoint:
-        state = {
-            name: torch.from_numpy(checkpoint.rows(name).reshape(tensor.shape).copy())
-            for name, tensor in checkpoint.tensors.items()
-        }
-    missing, unexpected = model.load_state_dict(state, strict=False)
-    assert not unexpected
-    assert set(missing) <= {"lm_head.weight"}
-    model.tie_weights()
 
 
 def round_inputs(model: Any) -> None:
