@@ -25,6 +25,7 @@ from quantize.progress import Progress, Stage, Step
 
 OWN_TEXT = "the model's own text"
 KV_BYTES_AT_MOST = 2**20
+"""Of a token's keys and values, in a model whose sizes are not known here."""
 WRITING = 1.5
 """Of what a token takes to be read, the time that it takes to be written beside others."""
 

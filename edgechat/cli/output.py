@@ -7,6 +7,7 @@ from typing import Any
 
 # C0 without \t and \n, DEL, and C1: whatever a terminal takes for a command.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
@@ -15,8 +16,9 @@ def printable(text: str) -> str:
 
 
 def well_formed(text: str) -> str:
-    """A text from the command line, whose bytes that are no UTF-8 become U+FFFD, as those of a file do."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    """A text from the command line: its bytes that are no UTF-8, which Python has as lone surrogates, become
+    U+FFFD."""
+    return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def one_line(text: str) -> str:

@@ -55,9 +55,8 @@ def resolve(name: str | None, models: Sequence[ModelFile] | None = None) -> Path
 
 def _check_is_text(name: str) -> None:
     if not is_text(name):
-        shown = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         raise UsageError(
-            f"the name {shown} is not UTF-8, which no model's may be: rename it, or link to it by another"
+            f"the name {name} is not UTF-8, which no model's may be: rename it, or link to it by another"
         )
 
 
