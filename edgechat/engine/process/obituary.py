@@ -14,6 +14,8 @@ _ASSERTS = re.compile(
     r"GGML_ASSERT|GGML_ABORT|[Aa]ssertion .*failed|terminate called|what\(\):"
     r"|out of memory|failed to allocate|CUDA error|^\S+\.(?:c|cpp|cu|h|hpp|m|mm):\d+: "
 )
+# How they say that the system has refused them memory.
+_REFUSED = re.compile(r"mem_buffer != NULL|out of memory|failed to allocate|bad_alloc")
 _REBUILD = (
     'llama.cpp was built for another CPU; build it for this one: CMAKE_ARGS="-DGGML_NATIVE=on" '
     "python -m pip install --force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python "
@@ -84,6 +86,8 @@ def _why(death: Death) -> str:
     if name == "SIGBUS":
         return ": the model's file became shorter, or the disk failed; see: edgechat models verify"
     last = last_words(death.log)
+    if name == "SIGABRT" and _REFUSED.search(last):
+        return f": memory ran out; {_MEMORY}"
     if name == "SIGABRT" and last:
         return f": {last}"
     if death.returncode is not None and death.returncode > 0 and last:

@@ -22,10 +22,24 @@ def test_an_abort_says_the_assertion(log):
 
 
 def test_an_uncaught_exception_of_c_plus_plus(log):
-    log.write_text(
-        "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n"
+    log.write_text("terminate called after throwing an instance of 'std::length_error'\n  what():  vector\n")
+    assert describe(Death(-signal.SIGABRT, log)) == "the engine crashed (SIGABRT): what():  vector"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc",
+        "/src/ggml/src/ggml.c:1644: GGML_ASSERT(ctx->mem_buffer != NULL) failed",
+        "ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size 651165728",
+    ],
+)
+def test_an_abort_for_want_of_memory_says_what_to_do(log, words):
+    log.write_text(f"{words}\n")
+    text = describe(Death(-signal.SIGABRT, log, loading=True))
+    assert text.startswith(
+        "the engine crashed (SIGABRT) while it loaded the model: memory ran out; choose a "
     )
-    assert describe(Death(-signal.SIGABRT, log)) == "the engine crashed (SIGABRT): what():  std::bad_alloc"
 
 
 def test_a_kill_for_memory_says_what_to_do(log):
