@@ -81,16 +81,13 @@ def _why(death: Death) -> str:
     name = signal_name(-death.returncode) if death.returncode is not None and death.returncode < 0 else ""
     if name == "SIGILL":
         return f": {_REBUILD}"
-    if name == "SIGKILL" and death.oom_kill and not death.hung:
-        return f": memory ran out; {_MEMORY}"
     if name == "SIGBUS":
         return ": the model's file became shorter, or the disk failed; see: edgechat models verify"
     last = last_words(death.log)
-    if name == "SIGABRT" and _REFUSED.search(last):
+    killed_for_memory = name == "SIGKILL" and death.oom_kill and not death.hung
+    if killed_for_memory or (name == "SIGABRT" and _REFUSED.search(last)):
         return f": memory ran out; {_MEMORY}"
-    if name == "SIGABRT" and last:
-        return f": {last}"
-    if death.returncode is not None and death.returncode > 0 and last:
+    if last and (name == "SIGABRT" or (death.returncode is not None and death.returncode > 0)):
         return f": {last}"
     return f"; its log: {death.log}" if death.log.exists() and name != "SIGKILL" else ""
 
