@@ -63,6 +63,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     n_threads: int
     fingerprint: str
     """Identifies the file's weights and vocabulary: the key of saved states."""
+    mapped: bool = True
+    """Whether weights in main memory are pages of their file."""
     n_swa: int = 0
     """Tokens that a layer with a sliding window of its own sees; 0 where all layers see all. After an
     eviction such a model's cache is computed anew and not shifted: it then says what it would have said."""
@@ -83,7 +85,9 @@ class LoadSettings(msgspec.Struct, frozen=True):
     n_gpu_layers: int = -1
     """-1: all that fit."""
     kv_type: KVType = "f16"
-    use_mmap: bool = True
+    use_mmap: bool | None = None
+    """Whether the weights are pages of their file. None: unless there is plenty of memory, and huge pages to
+    read them into, which make decoding faster."""
     state_folder: str = ""
     """Where the states of conversations are kept between runs; "" keeps them in memory only."""
     state_memory_bytes: int = 0

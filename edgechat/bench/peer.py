@@ -8,6 +8,7 @@ from typing import Literal, Self
 
 import msgspec
 
+from edgechat import huge_pages
 from edgechat.engine.process.client import error_from_code
 from edgechat.errors import EngineCrashedError
 from edgechat.records import LoadSettings
@@ -47,18 +48,23 @@ class Peer:
         self._process = process
 
     @classmethod
-    async def start(cls, settings: LoadSettings) -> Self:
+    async def start(cls, settings: LoadSettings, *, as_engine: bool = False) -> Self:
         """Start it; it loads the model at its first task.
+
+        Args:
+            settings: the model and how to load it.
+            as_engine: with its memory in huge pages, as the engine has it, and not as llama.cpp leaves it.
 
         Raises:
             EdgechatError: the model can't be used.
         """
+        environment = huge_pages.environment() if as_engine else dict(os.environ)
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", "edgechat.bench.peer_host", "--parent", str(os.getpid()),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            env=os.environ | {"GGML_NO_BACKTRACE": "1"},
+            env=environment | {"GGML_NO_BACKTRACE": "1"},
             start_new_session=True,  # Ctrl-C in the terminal is ours
             limit=MAX_LINE,
         )  # fmt: skip

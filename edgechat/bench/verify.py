@@ -15,7 +15,7 @@ async def measure(plan: Plan) -> Verify:
     """
     plan.tell("verify: batches of 1 to 16 tokens")
     load = msgspec.structs.replace(plan.load, n_ctx=512, n_sequences=1, draft="off")
-    peer = await Peer.start(load)
+    peer = await Peer.start(load, as_engine=True)
     try:
         widths, costs = await peer.costs(plan.sizes.costs_s)
     finally:

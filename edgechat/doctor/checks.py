@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable
 
-from edgechat import __version__, hardware
+from edgechat import __version__, hardware, huge_pages
 from edgechat.doctor.clipboard import clipboard
 from edgechat.doctor.findings import Finding, Report, Severity
 from edgechat.doctor.gpu import check_gpus
@@ -88,7 +88,9 @@ def check_memory() -> Finding:
     """Memory is enough for the starter at least."""
     memory = hardware.memory()
     found = f"{bytes_text(memory.available)} available of {bytes_text(memory.total)}"
-    data = {"total": memory.total, "available": memory.available}
+    if huge := huge_pages.available():
+        found += ", huge pages for weights"
+    data = {"total": memory.total, "available": memory.available, "huge_pages": huge}
     if memory.available < ENOUGH_MEMORY:
         return Finding(
             "memory",

@@ -52,9 +52,9 @@ def estimate(parts: Sequence[GGUFHeader], settings: LoadSettings, features: Iter
     reserved = max(compute, ubatch and rows * vocabulary * FLOAT)
     return Needs(
         engine=ENGINE + GRAPHS + TOKEN * vocabulary + MERGE * _count(header, "tokenizer.ggml.merges"),
-        weights=weights if settings.use_mmap else weights - repacked,
+        weights=weights - repacked if settings.use_mmap is False else weights,
         repacked=repacked,
-        cold=repacked if settings.use_mmap else 0,
+        cold=0 if settings.use_mmap is False else repacked,
         kv=kv_bytes(header, n_ctx, settings.kv_type) + recurrent_bytes(header, sequences),
         compute=compute,
         output=sequences * vocabulary * FLOAT,

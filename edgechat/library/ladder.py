@@ -16,6 +16,8 @@ from edgechat.units import bytes_text
 MIB = 2**20
 MARGIN = 256 * MIB
 """Main memory that is left to the rest of the system; also what is left of the GPUs' memory."""
+PLENTY = 0.6
+"""Of what is free: what needs less is no burden, and is loaded without a closer look."""
 CTX_STEP = 256
 COMFORTABLE_CTX = 2048
 """Rather than less context than this, layers leave the GPU and the draft model goes."""
@@ -73,6 +75,27 @@ class _State:
     asked_ctx: int
     steps: tuple[tuple[str, str], ...] = ()
     """What gave way, and how that is said; each only once."""
+
+
+def mapping(settings: LoadSettings, held: int, available: int, *, huge_pages: bool) -> LoadSettings:
+    """The same settings, with the choice between mapping weights and reading them made.
+
+    Mapped weights can be given back to the system and read again; memory that is short needs that.
+
+    Args:
+        settings: for the CPU.
+        held: bytes that must stay in memory: `Needs.held`, the draft model's among them.
+        available: bytes of memory that may be taken.
+        huge_pages: what is read comes into huge pages.
+    """
+    if settings.use_mmap is not None:
+        return settings
+    return msgspec.structs.replace(settings, use_mmap=not (huge_pages and held < plenty(available)))
+
+
+def plenty(available: int) -> int:
+    """Bytes that nobody will miss."""
+    return int(min(available * PLENTY, available - MARGIN))
 
 
 def fits(needs: Needs, available: Available) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from edgechat import hardware
+from edgechat import hardware, huge_pages
 from edgechat.errors import ResourceError
 from edgechat.library import estimate, ladder
 from edgechat.library.dry_run import Answer, DryRunProcess, NoDryRun
@@ -190,6 +190,9 @@ def _plan(
         more = second(wanted).needs
         return more and msgspec.structs.replace(needs, draft=_beside(more), gpu=needs.gpu + more.gpu)
 
+    needs = requirements(msgspec.structs.replace(asked, n_ctx=first.n_ctx), draft is not None)
+    if needs is not None and not first.gpu:
+        asked = ladder.mapping(asked, needs.held, free.ram, huge_pages=huge_pages.available())
     found = ladder.ladder(requirements, free, asked, n_ctx=first.n_ctx, draft=draft is not None)
     longest = 0
     if not found.fits:

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgechat import paths
+from edgechat import huge_pages, paths
 from edgechat.engine.process.obituary import count_oom_kills
 
 KEPT_LOGS = 10
@@ -58,7 +58,7 @@ def spawn_host() -> HostProcess:
             # OpenMP's wait policy stays libgomp's own: spin some milliseconds, then sleep. Sleeping sooner
             # costs a fifth of the speed on an idle machine; on a busy one the engine takes fewer threads.
             # An abort would else start a debugger, where there is one.
-            env=os.environ | {"GGML_NO_BACKTRACE": "1"},
+            env=huge_pages.environment() | {"GGML_NO_BACKTRACE": "1"},
             start_new_session=True,  # Ctrl-C in the terminal is the client's
         )
     finally:

@@ -111,7 +111,7 @@ def _key(runtime: Runtime, widths: tuple[int, ...]) -> str:
     cpu = hardware.cpu()
     parts = (
         info.fingerprint, info.backend, info.n_gpu_layers, info.n_threads, cpu.name, sorted(cpu.features),
-        cpu.physical_cores, max(widths), 1,
+        cpu.physical_cores, max(widths), info.mapped, 2,
     )  # fmt: skip
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 

@@ -46,6 +46,7 @@ def describe(
         n_gpu_layers=opened.n_gpu_layers,
         n_threads=opened.n_threads,
         fingerprint=fingerprint,
+        mapped=opened.settings.use_mmap is not False,
         n_swa=max(0, llama.llama_model_n_swa(model)),
     )
 

@@ -103,9 +103,9 @@ class DryRun:
         return offloaded(
             Needs(
                 engine=self.tables + estimate.GRAPHS,
-                weights=weights if settings.use_mmap else weights - repacked,
+                weights=weights - repacked if settings.use_mmap is False else weights,
                 repacked=repacked,
-                cold=repacked if settings.use_mmap else 0,
+                cold=0 if settings.use_mmap is False else repacked,
                 kv=chatting.kv,
                 compute=chatting.compute,
                 output=chatting.output,

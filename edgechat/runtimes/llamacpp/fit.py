@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from edgechat import hardware
+from edgechat import hardware, huge_pages
 from edgechat.errors import ResourceError
 from edgechat.library import estimate, ladder
 from edgechat.library.needs import Available, Needs
@@ -13,8 +13,6 @@ from edgechat.records import LoadSettings
 from edgechat.runtimes.llamacpp.dry_run import DryRun
 from models.errors import ModelError
 
-PLENTY = 0.6
-"""Of what is free: what needs less by estimate is loaded without asking llama.cpp."""
 RETREAT = 0.8
 """Of what was refused: what is tried next."""
 
@@ -40,8 +38,10 @@ def to_memory(settings: LoadSettings, path: Path, available: int) -> tuple[LoadS
         return settings, ""  # llama.cpp will say what is wrong with it
     beside = _draft_bytes(settings)
     rough = estimate.estimate(parts, settings, hardware.cpu_features())
-    if rough.held + beside < min(available * PLENTY, available - ladder.MARGIN):
-        return settings, ""
+    held = rough.held + beside
+    settings = ladder.mapping(settings, held, available, huge_pages=huge_pages.in_use())
+    if held < ladder.plenty(available):
+        return settings, ""  # without asking llama.cpp
     free = Available(ram=available)
     with DryRun(path) as dry:
 

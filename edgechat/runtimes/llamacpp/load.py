@@ -140,7 +140,7 @@ class _Loader:
 
         params = self.llama.llama_model_default_params()
         params.n_gpu_layers = layers
-        params.load_mode = LOAD_MODE_AUTO if self.settings.use_mmap else LOAD_MODE_NONE
+        params.load_mode = LOAD_MODE_NONE if self.settings.use_mmap is False else LOAD_MODE_AUTO
         params.progress_callback = callback
         if layers == 0:
             params.devices = ctypes.cast(no_devices, ctypes.c_void_p)

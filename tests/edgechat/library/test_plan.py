@@ -184,7 +184,7 @@ def test_a_context_that_was_asked_for_is_refused_with_the_one_that_fits(
 def test_a_draft_model_that_has_no_room_is_dropped(starter_gguf: Path, limit: pytest.MonkeyPatch) -> None:
     from edgechat.runtimes.llamacpp.fit import to_memory
 
-    settings = LoadSettings(str(starter_gguf), draft=str(starter_gguf))
+    settings = LoadSettings(str(starter_gguf), draft=str(starter_gguf), use_mmap=True)
     chosen, note = to_memory(settings, starter_gguf, 10 * 2**30)
     assert (chosen, note) == (settings, "")
     chosen, note = to_memory(settings, starter_gguf, 480 * MIB)

@@ -181,3 +181,27 @@ def test_a_plan_that_fits_fits_and_no_longer_context_would(
     if plan.fits and plan.settings.n_ctx < auto and plan.settings.n_gpu_layers == layers:
         longer = msgspec.structs.replace(plan.settings, n_ctx=plan.settings.n_ctx + 256)
         assert plan.draft != draft or not ladder.fits(requirements(longer, plan.draft), plan.available)
+
+
+@pytest.mark.parametrize(
+    ("held", "available", "huge", "mapped"),
+    [
+        (500 * MIB, 1000 * MIB, True, False),
+        (500 * MIB, 1000 * MIB, False, True),
+        (600 * MIB, 1000 * MIB, True, True),  # more than PLENTY of it
+        (599 * MIB, 1000 * MIB, True, False),
+        (200 * MIB, 400 * MIB, True, True),  # the margin would not stay free
+    ],
+)
+def test_weights_are_read_where_memory_is_plentiful(
+    held: int, available: int, huge: bool, mapped: bool
+) -> None:
+    chosen = ladder.mapping(LoadSettings("m.gguf"), held, available, huge_pages=huge)
+    assert chosen.use_mmap is mapped
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_who_asks_for_a_mapping_has_his_way(asked: bool) -> None:
+    settings = LoadSettings("m.gguf", use_mmap=asked)
+    for huge in (True, False):
+        assert ladder.mapping(settings, 2**40, 2**30, huge_pages=huge) == settings
