@@ -74,12 +74,16 @@ class Memory:
     states: int
     """Of all samples between two layers, where they stay in memory."""
     kept: int
-    """What lies between a layer's matrices, where it does."""
+    """What lies between a layer's matrices, all of it."""
 
-    def peak(self, *, in_memory: bool, keeps: bool) -> int:
-        """The most of it."""
-        layers = self.layers + (self.states if in_memory else 0) + (self.kept if keeps else 0)
+    def peak(self, *, in_memory: bool, kept: int = 0) -> int:
+        """The most of it, where so much of what lies between a layer's matrices is kept."""
+        layers = self.layers + (self.states if in_memory else 0) + kept
         return max(self.reading, self.writing, layers, self.comparing)
+
+    def room(self, limit: int) -> int:
+        """How much of what lies between a layer's matrices can be kept, the states being in memory."""
+        return max(0, min(self.kept, limit - self.layers - self.states))
 
 
 def memory_of(config: "ModelConfig", layer: Shapes, itemsize: int, work: Work) -> Memory:

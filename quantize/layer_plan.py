@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from quantize.resume import Workspace
     from quantize.source import Source
 
+TWICE = 0.7
+"""Of a layer's products, those that are computed twice where nothing of what lies between them is kept."""
+
 
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
@@ -30,8 +33,8 @@ class LayerPlan:
     group_size: int
     in_memory: bool
     """The states of all samples stay in memory."""
-    keeps: bool
-    """What lies between a layer's matrices does too, and is not computed twice."""
+    kept: int
+    """Bytes of what lies between a layer's matrices that do too: the rest is computed twice."""
     memory: int
     """Bytes at the peak, the whole process."""
     memory_limit: int
@@ -101,21 +104,23 @@ def make_plan(
     reckoned = partial(memory_of, config, largest, _head_itemsize(source))
     memory = reckoned(work)
     limit = request.max_memory if request.max_memory is not None else request.free_memory()
-    in_memory = memory.peak(in_memory=True, keeps=False) <= limit
-    keeps = in_memory and memory.kept > 0 and memory.peak(in_memory=True, keeps=True) <= limit
-    peak = memory.peak(in_memory=in_memory, keeps=keeps)
+    in_memory = memory.peak(in_memory=True) <= limit
+    kept = memory.room(limit) if in_memory else 0
+    if request.max_memory is None:
+        kept = min(kept, memory.states)  # more is somebody's wish
+    peak = memory.peak(in_memory=in_memory, kept=kept)
     result = _result_bytes(weights, layers, request)
     factor = 2 if in_memory else 3
     temporary = 0 if not own or source.path.is_file() else q8_bytes(source)
     disk = max(2 * result + factor * memory.states, temporary) - workspace.used_bytes()
-    twice = recipe.method is Method.GPTQ and not recipe.rounds_inputs and not keeps
-    seconds = _seconds(layers, tokens, recipe.method, twice=twice)
+    again = 1 - kept / memory.kept if memory.kept else 0.0
+    seconds = _seconds(layers, tokens, recipe.method, again=again)
     writing = _writing_seconds(source, tokens) if own else 0.0
     return LayerPlan(
         n_layers=config.n_layers,
         group_size=recipe.group_size or -1,
         in_memory=in_memory,
-        keeps=keeps,
+        kept=kept,
         memory=peak,
         memory_limit=limit,
         disk=max(disk, 0),
@@ -139,7 +144,7 @@ def _advice(work: Work, reckoned: Callable[[Work], Memory], *, limit: int, limit
     """
 
     def needs(**changes: Any) -> int:
-        return reckoned(replace(work, **changes)).peak(in_memory=False, keeps=False)
+        return reckoned(replace(work, **changes)).peak(in_memory=False)
 
     least = needs()
     ways: list[tuple[str, int]] = []
@@ -224,12 +229,12 @@ def _dense_bytes(stored: "StoredTensor") -> int:
     return stored.n_elements * (2 if stored.dtype in {"F16", "BF16"} else 4)
 
 
-def _seconds(layers: list[dict[str, tuple[int, int]]], tokens: int, method: Method, *, twice: bool) -> float:
-    """By the operations of the products, most of which may be done twice, at the speed of a short trial."""
+def _seconds(layers: list[dict[str, tuple[int, int]]], tokens: int, method: Method, *, again: float) -> float:
+    """By the operations of the products, of which a share may be done again, at the speed of a short trial."""
     operations = 0.0
     for layer in layers:
         parameters = sum(n * k for n, k in layer.values())
-        operations += 2 * parameters * tokens * (1.7 if twice else 1)
+        operations += 2 * parameters * tokens * (1 + TWICE * again)
         operations += sum(k * k for k in distinct(layer)) * tokens * 1.2 if tokens else 0
         if method is not Method.RTN:
             operations += sum(2 * n * k * k for n, k in layer.values()) * 2

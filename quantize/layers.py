@@ -174,7 +174,7 @@ class _Run:
             tokens,
             device=self.request.device,
             in_memory=plan.in_memory,
-            keeps=plan.keeps,
+            kept=plan.kept,
             told=self.reporter.layer,
         ).run()
         give_back()

@@ -13,22 +13,37 @@ from quantize.methods.smoothing import TokenSample
 
 
 class Kept:
-    """What was made of each batch, for the second time that it is needed: kept, or made again."""
+    """What was made of each batch, for the second time that it is needed: kept, or made again.
 
-    def __init__(self, make: Callable[[torch.Tensor], torch.Tensor], keeps: bool) -> None:
+    It lies in one block, which the next matrix uses again: pieces that come and go would leave the heap full of
+    holes, and the peak a matter of chance.
+    """
+
+    def __init__(self, make: Callable[[torch.Tensor], torch.Tensor], room: torch.Tensor | None) -> None:
+        """
+        Args:
+            make: [B, S, D] of the hidden states to what is needed.
+            room: float32 [n]; what doesn't fit there is made again.
+        """
         self._make = make
-        self._found: deque[torch.Tensor] | None = deque() if keeps else None
+        self._room = room
+        self._used = 0
+        self._found: deque[torch.Tensor | None] = deque()
 
     def make(self, hidden: torch.Tensor) -> torch.Tensor:
         """For the first time."""
         x = self._make(hidden)
-        if self._found is not None:
-            self._found.append(x)
+        place = None
+        if self._room is not None and self._used + x.numel() <= len(self._room):
+            place = self._room[self._used : self._used + x.numel()].view(x.shape).copy_(x)
+            self._used += x.numel()
+        self._found.append(place)
         return x
 
     def take(self, hidden: torch.Tensor) -> torch.Tensor:
         """For the last time, in the same order of batches."""
-        return self._make(hidden) if self._found is None else self._found.popleft()
+        found = self._found.popleft()
+        return self._make(hidden) if found is None else found
 
 
 class SeenAll(Exception):

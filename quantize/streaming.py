@@ -66,7 +66,7 @@ class Streamer:
         *,
         device: str = "cpu",
         in_memory: bool = True,
-        keeps: bool = True,
+        kept: int = 0,
         told: Callable[[LayerStep], None] = lambda step: None,
     ) -> None:
         """
@@ -78,8 +78,8 @@ class Streamer:
             tokens: int64 [N, S]; None: the method reads no text.
             device: where it is computed.
             in_memory: keep the states of all samples there.
-            keeps: keep what lies between a layer's matrices too, which is computed twice else. The bytes of
-                the result don't depend on it.
+            kept: bytes of what lies between a layer's matrices that may be kept; what is not is computed
+                twice. The bytes of the result don't depend on it.
             told: of the progress.
         """
         self.decoder = Decoder(weights, device)
@@ -89,7 +89,8 @@ class Streamer:
         self.state = state
         self.tokens = tokens
         self.device = device
-        self.keeps = keeps and device == "cpu"  # a GPU's memory is short, and computing twice costs it little
+        # A GPU's memory is short, and computing twice costs it little.
+        self.room = torch.empty(kept // torch.float32.itemsize) if kept and device == "cpu" else None
         self.told = told
         self.activations: Activations | None = None
         if tokens is not None:
@@ -198,7 +199,7 @@ class Streamer:
             share(shared)
 
         quantize([self._seen(first, stages.attention_input)], 0.1)
-        mixed = Kept(stages.mixed, self.keeps)
+        mixed = Kept(stages.mixed, self.room)
         quantize([self._seen(last, mixed.make)], 0.3)
         between = Hessian(layer.config.hidden_size, device=self.device)
         for start, stop in self._batches():
@@ -213,7 +214,7 @@ class Streamer:
         else:
             first, last = stages.mlp_groups
             quantize([Inputs(tuple(first), between)], 0.5)
-            gated = Kept(stages.gated, self.keeps)
+            gated = Kept(stages.gated, self.room)
             quantize([self._seen(last, gated.make)], 0.9)
             if not self._is_last(layer):
                 for start, stop in self._batches():

@@ -45,17 +45,22 @@ def test_more_of_anything_takes_more(tiny_folder: Path) -> None:
     memory = memory_of(config, LAYER, 2, work)
     assert memory.states == 65_536 * 64 * 4
     assert memory.kept == 65_536 * 128 * 4
-    least = memory.peak(in_memory=False, keeps=False)
+    least = memory.peak(in_memory=False)
     double = memory_of(config, LAYER, 2, replace(work, tokens=131_072))
-    assert double.peak(in_memory=False, keeps=False) == least
+    assert double.peak(in_memory=False) == least
     assert double.states == 2 * memory.states
     assert memory_of(config, LAYER, 2, replace(work, evaluated=0)).comparing == 0
     larger = memory_of(config, LAYER, 2, replace(work, tokenizer_bytes=30 * 10**6))
     assert larger.layers - memory.layers == pytest.approx(9.5 * 29 * 10**6)
-    assert memory.peak(in_memory=True, keeps=True) >= memory.peak(in_memory=True, keeps=False) >= least
+    everything = memory.layers + memory.states + memory.kept
+    assert memory.peak(in_memory=True, kept=memory.kept) == max(everything, memory.comparing)
+    assert memory.peak(in_memory=True) == max(memory.layers + memory.states, memory.comparing) >= least
+    assert memory.room(10**12) == memory.room(everything) == memory.kept
+    assert memory.room(everything - 1000) == memory.kept - 1000
+    assert memory.room(memory.layers) == 0
     own = memory_of(config, LAYER, 2, replace(work, own_text=10**9))
     assert own.writing > 10**9
-    assert own.peak(in_memory=False, keeps=False) == own.writing
+    assert own.peak(in_memory=False) == own.writing
 
 
 @pytest.mark.oracle

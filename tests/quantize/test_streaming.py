@@ -210,20 +210,29 @@ class Plans(Silent):
 
 
 def test_on_the_disk_instead_of_in_memory_the_bytes_are_the_same(tiny_folder: Path, tmp_path: Path) -> None:
-    """A limit under what all needs has some of it computed twice; one under what the samples need sends their
-    states to the disk; one under the rest is refused."""
+    """All is kept where somebody gives the memory, some by default; a limit under what is kept has more of it
+    computed twice; one under what the samples need sends their states to the disk; one under the rest is
+    refused."""
     plans = Plans()
-    one = run(request_for(tiny_folder, tmp_path / "one"), plans)
-    two = run(request_for(tiny_folder, tmp_path / "two", max_memory=plans.found[0].memory - 1), plans)
-    three = run(request_for(tiny_folder, tmp_path / "three", max_memory=plans.found[1].memory - 1), plans)
-    assert [(plan.keeps, plan.in_memory) for plan in plans.found] == [
-        (True, True),
-        (False, True),
-        (False, False),
+
+    def weights(name: str, max_memory: int | None) -> bytes:
+        path = run(request_for(tiny_folder, tmp_path / name, max_memory=max_memory), plans).path
+        return (path / "model.safetensors").read_bytes()
+
+    expected = weights("all", 2**40)
+    assert weights("default", None) == expected
+    default = plans.found[1]
+    assert weights("less", default.memory - default.kept // 2) == expected
+    assert weights("nothing", default.memory - default.kept) == expected
+    assert weights("disk", default.memory - default.kept - 1) == expected
+    states = default.kept  # as much as them
+    assert [(plan.kept, plan.in_memory) for plan in plans.found] == [
+        (2 * states, True),  # 128 numbers a token in the MLP, 64 between layers
+        (states, True),
+        (states - states // 2, True),
+        (0, True),
+        (0, False),
     ]
-    name = "model.safetensors"
-    assert (one.path / name).read_bytes() == (two.path / name).read_bytes()
-    assert (one.path / name).read_bytes() == (three.path / name).read_bytes()
     with pytest.raises(NotEnoughMemory, match="of memory needed"):
         run(request_for(tiny_folder, tmp_path / "four", max_memory=100_000_000))
     assert not (tmp_path / "four").exists()
