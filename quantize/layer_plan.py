@@ -230,7 +230,7 @@ def _dense_bytes(stored: "StoredTensor") -> int:
 
 
 def _seconds(layers: list[dict[str, tuple[int, int]]], tokens: int, method: Method, *, again: float) -> float:
-    """By the operations of the products, of which a share may be done again, at the speed of a short trial."""
+    """By the operations of the products, a share of them done again, at the speed of a short trial."""
     operations = 0.0
     for layer in layers:
         parameters = sum(n * k for n, k in layer.values())

@@ -15,8 +15,8 @@ from quantize.methods.smoothing import TokenSample
 class Kept:
     """What was made of each batch, for the second time that it is needed: kept, or made again.
 
-    It lies in one block, which the next matrix uses again: pieces that come and go would leave the heap full of
-    holes, and the peak a matter of chance.
+    It lies in one block, which the next matrix uses again: pieces that come and go would leave the heap full
+    of holes, and the peak a matter of chance.
     """
 
     def __init__(self, make: Callable[[torch.Tensor], torch.Tensor], room: torch.Tensor | None) -> None:
