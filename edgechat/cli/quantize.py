@@ -110,7 +110,10 @@ def quantize(
     ] = None,
     device: Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or mps.")] = None,
     max_memory: Annotated[
-        str | None, typer.Option("--max-memory", help="Such as 4GB: samples go to the disk to keep to it.")
+        str | None,
+        typer.Option(
+            "--max-memory", help="Such as 4GB: less sends samples to the disk, more spares GPTQ work."
+        ),
     ] = None,
     resume: Annotated[
         bool | None,
