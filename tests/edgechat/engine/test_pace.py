@@ -68,7 +68,7 @@ def test_the_engine_adapts_only_if_told_to() -> None:
         bench = Bench(runtime, adapt_threads=adapt)
         assert isinstance(bench.engine, Engine)
         bench.ask(1, "hello", max_tokens=40)
-        assert (bench.engine._pace is not None) == adapt
+        assert (bench.engine._loop._pace is not None) == adapt
 
 
 def _fields(runtime: ScriptedRuntime) -> dict[str, object]:
