@@ -3,6 +3,7 @@
 What a layer leaves is written to a file in any case: that file is where a stopped run goes on.
 """
 
+import math
 import os
 from pathlib import Path
 from typing import BinaryIO
@@ -10,6 +11,7 @@ from typing import BinaryIO
 import torch
 
 from quantize.partial import flush_folder
+from quantize.resume import damaged
 
 
 class Activations:
@@ -35,13 +37,21 @@ class Activations:
         return self.folder / f"hidden-{layer:03d}.bin"
 
     def begin(self, layer: int) -> None:
-        """Open what goes into a layer, which `commit` left."""
+        """Open what goes into a layer, which `commit` left.
+
+        Raises:
+            BrokenWorkspace: it is not there, or not whole.
+        """
         self._layer = layer
+        path = self.path(layer)
+        n_bytes = math.prod(self.shape) * torch.float32.itemsize
+        if not path.is_file() or path.stat().st_size != n_bytes:
+            raise damaged(path)
         if self._memory is None:
             self.close()
-            self._source = self.path(layer).open("rb")
+            self._source = path.open("rb")
         else:
-            with self.path(layer).open("rb") as file:
+            with path.open("rb") as file:
                 _read(file, self._memory)
 
     def get(self, start: int, stop: int) -> torch.Tensor:

@@ -10,7 +10,6 @@ from pathlib import Path
 from models.verify import verify_gguf
 from quantize import gguf_receipt, importance, native
 from quantize.delivery import deliver
-from quantize.devices import usable_cores
 from quantize.formats.gguf import OutputTensor
 from quantize.imatrix_maker import Maker
 from quantize.importance import Made
@@ -53,7 +52,7 @@ class ByLlama:
         self._run = run
         self._source = source
         self._requantize = requantize
-        self._threads = run.request.threads or usable_cores()
+        self._threads = run.kept.threads
         request = run.request
         self._chooser = Chooser(
             source, tensors, request.target, request.wishes, header_bytes=header_bytes + ADDED_KEYS_BYTES
@@ -64,7 +63,7 @@ class ByLlama:
                 request.importance,
                 request.target,
                 tensors,
-                threads=self._threads,
+                run.kept,
                 progress=run.progress,
                 say=run.say,
             )
@@ -84,6 +83,8 @@ class ByLlama:
         weighted = self._maker is not None
         choice = self._chooser.settle(in_layers(weighted))
         result_bytes = self._chooser.most_bytes(choice, requantize=self._requantize, imatrix=weighted)
+        if self._maker is not None:
+            temporary_bytes = self._maker.on_the_way(result_bytes, temporary_bytes)
         check_disk(self._run.output.parent, result_bytes, temporary_bytes)
 
     def weigh(self, folder: Path | None = None) -> None:
@@ -99,7 +100,7 @@ class ByLlama:
         """
         if self._maker is None or self.made is not None:
             return
-        self.made = self._maker.read()
+        self.made = self._maker.kept() or self._maker.read()
         if self.made is None and folder is not None:
             self.made = self._maker.by_torch(folder)
         elif self.made is None:

@@ -2,6 +2,7 @@
 
 QuantizeError
 ├── BadRequest         options that contradict each other or the source
+│   └── BrokenWorkspace    what a stopped run left can't be gone on with
 ├── SourceNotFound     no checkpoint at that path
 ├── OutputExists       refused without --force
 ├── NotEnoughDisk
@@ -16,6 +17,10 @@ class QuantizeError(Exception):
 
 class BadRequest(QuantizeError):
     """The options contradict each other, or don't fit the source."""
+
+
+class BrokenWorkspace(BadRequest):
+    """What a stopped run left is damaged: it can't be gone on with."""
 
 
 class SourceNotFound(QuantizeError):

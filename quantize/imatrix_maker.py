@@ -6,18 +6,20 @@ tokenizer that it could read, or the source is a GGUF file.
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from models.errors import UnsupportedModel
 from models.gguf import GGUFHeader, read_header
 from quantize import imatrix_native
 from quantize.calibration import LENGTH, sample_length
-from quantize.errors import BadRequest, NativeFailure, NotEnoughMemory, QuantizeError
+from quantize.errors import BadRequest, BrokenWorkspace, NativeFailure, NotEnoughMemory, QuantizeError
 from quantize.formats.gguf import OutputTensor
 from quantize.imatrix import ImportanceMatrix
+from quantize.imatrix_workspace import MatrixWorkspace
 from quantize.importance import Made, Say, Wanted
 from quantize.partial import partial
 from quantize.plan import Target, human
@@ -41,8 +43,8 @@ class Maker:
         wanted: Wanted,
         target: Target,
         tensors: Sequence[OutputTensor],
+        workspace: MatrixWorkspace,
         *,
-        threads: int,
         progress: Progress,
         say: Say,
     ) -> None:
@@ -51,14 +53,14 @@ class Maker:
             wanted: what was asked for.
             target: the type of the result.
             tensors: of the model.
-            threads: to compute with.
+            workspace: where what is done of it is kept.
             progress: is told of each sample.
             say: is told in a sentence what it will take.
         """
         self.wanted = wanted
         self.target = target
         self.shapes = {tensor.name: tensor.shape for tensor in tensors if len(tensor.shape) > 1}
-        self.threads = threads
+        self.workspace = workspace
         self.progress = progress
         self.say = say
         self.notes: list[str] = []
@@ -68,16 +70,51 @@ class Maker:
         self._planned = False
         self._given_up = False
 
+    def on_the_way(self, result_bytes: int, temporary_bytes: int) -> int:
+        """What the disk must hold beside the result, at most: with the workspace.
+
+        Args:
+            result_bytes: of the result.
+            temporary_bytes: of what lies beside it until it is whole.
+        """
+        if self.workspace.is_whole or self.wanted.is_there:
+            return temporary_bytes
+        tokens = self.samples * self.length
+        states, sums = self.workspace.bytes_needed(self.shapes, tokens)
+        # The samples' states are gone when all else is written in full.
+        return max(0, max(temporary_bytes, states - result_bytes) + sums)
+
+    def kept(self) -> Made | None:
+        """The one that a stopped run made; None: it had not, or this run goes on with none.
+
+        Raises:
+            BrokenWorkspace: it is damaged.
+            BadRequest: it was written to a file that holds another one now.
+        """
+        found = self.workspace.kept()
+        if found is None:
+            return None
+        matrix, record = found
+        file = self.wanted.file
+        if file is not None and file.exists() and not self.workspace.holds(file):
+            raise BadRequest(
+                f"{file} holds another importance matrix than the stopped run made: give another place, or "
+                "--force instead of --resume to begin again with this one"
+            )
+        self.say("going on with the importance matrix of the stopped run")
+        return self._made(matrix.fitted(self.shapes), record)
+
     def read(self) -> Made | None:
         """The file that is there already; None: there is none.
 
         Raises:
-            BadRequest: it is of another model.
+            BadRequest: it is of another model, or was to be made otherwise.
             BrokenModelFile: it is damaged.
         """
         file = self.wanted.file
         if file is None or not self.wanted.is_there:
             return None
+        self.wanted.check_read()
         matrix = ImportanceMatrix.read(file).fitted(self.shapes)
         missing = [name for name in self.shapes if name.startswith("blk.") and name not in matrix.entries]
         missing = [name for name in missing if not name.endswith("_gate_inp.weight")]
@@ -121,11 +158,16 @@ class Maker:
                     f"{folder}: the tokenizer has tokens that the model has not: another model's?"
                 )
             self._check_memory(weights.config.hidden_size)
-            self._plan(texts.name)
+            state, n_layers = self.workspace.begin(), weights.config.n_layers
+            if state.layers:
+                self.say(f"going on after layer {len(state.layers)} of {n_layers}")
+            self._plan(texts.name, len(state.layers) / n_layers)
             tokens = torch.from_numpy(found.tokens)
-            entries = collect(weights, tokens, device=device, threads=self.threads, told=self._told)
+            entries = collect(
+                weights, tokens, self.workspace.workspace, state, device=device, told=self._told
+            )
             matrix = ImportanceMatrix(entries, (found.source,), len(found.tokens), self.length)
-            made = self._made(matrix, "torch", found.source, found.sha256, found.n_chat)
+            made = self._finished(matrix, "torch", found.source, found.sha256, found.n_chat)
         return made
 
     def by_llama(self, model: Path, output: Path) -> Made | None:
@@ -147,35 +189,40 @@ class Maker:
             header = read_header(model)
             self.length = sample_length(self.wanted.length, context_of(header))
             own = self.wanted.self_seed is not None
-            self._plan(OWN_TEXT if own else "bundled" if text is None else text.name)
+            state = self.workspace.begin()
+            if state.samples:
+                self.say(f"going on after sample {state.samples} of {self.samples}")
+            name = OWN_TEXT if own else "bundled" if text is None else text.name
+            self._plan(name, state.samples / self.samples)
             order = imatrix_native.Order(
                 str(model),
                 str(path),
                 None if text is None else str(text.absolute()),
                 self.samples,
                 self.length,
-                self.threads,
+                self.workspace.threads,
                 self.wanted.self_seed,
                 kv_bytes_of(header) if own else 0,
+                run=str(output),
+                done=state.samples,
             )
             last: imatrix_native.Told | None = None
 
             def tell(told: imatrix_native.Told) -> None:
                 nonlocal last
                 last = told
+                self.workspace.sampled(told.done)
                 self._told(told.done / told.total)
 
             imatrix_native.collect(order, tell, self._written)
             if last is None:
                 raise NativeFailure(f"llama.cpp computed nothing of {model}")
             matrix = replace(ImportanceMatrix.read(path), path=None).fitted(self.shapes)
-            made = self._made(matrix, "llama.cpp", last.source, last.sha256, last.n_chat)
+            made = self._finished(matrix, "llama.cpp", last.source, last.sha256, last.n_chat)
         return made
 
-    def _made(self, matrix: ImportanceMatrix, by: str, source: str, sha256: str, n_chat: int) -> Made:
-        file = self.wanted.file
-        if file is not None:
-            matrix.write(file)
+    def _finished(self, matrix: ImportanceMatrix, by: str, source: str, sha256: str, n_chat: int) -> Made:
+        """It is whole: kept until the result is."""
         record = {
             "by": by,
             "source": source,
@@ -184,6 +231,14 @@ class Maker:
             "in_chat_template": n_chat,
             "tokens_each": self.length,
         }
+        self.workspace.keep(matrix, record)
+        return self._made(matrix, record)
+
+    def _made(self, matrix: ImportanceMatrix, record: Mapping[str, Any]) -> Made:
+        """Written to the file that was asked for."""
+        file = self.wanted.file
+        if file is not None:
+            matrix.write(file)
         return Made(matrix, record, file)
 
     @contextmanager
@@ -191,6 +246,8 @@ class Maker:
         """Where it was not asked for, a model that it can't be made of is quantized without one."""
         try:
             yield
+        except BrokenWorkspace:
+            raise
         except (QuantizeError, UnsupportedModel) as error:
             if not self._may_do_without:
                 raise
@@ -214,14 +271,14 @@ class Maker:
                 "give fewer --samples, or --imatrix off"
             )
 
-    def _plan(self, text: str) -> None:
-        """Say once what it will take."""
+    def _plan(self, text: str, done: float) -> None:
+        """Say once what it will take; `done`: the share that is there already."""
         if self._planned:
             return
         self._planned = True
         weights = sum(math.prod(shape) for name, shape in self.shapes.items() if name.startswith("blk."))
         tokens = self.samples * self.length
-        operations = 2.0 * weights * tokens
+        operations = 2.0 * weights * tokens * (1 - done)
         if self.wanted.self_seed is not None:  # a token at a time of each text: that takes longer
             operations *= 1 + WRITING * (self.samples + 2) / self.samples
         seconds = operations / _speed()
@@ -231,7 +288,7 @@ class Maker:
             f"plan: an importance matrix over {self.samples} x {self.length} tokens ({text}), about {took} "
             f"on an idle machine{written}; --imatrix off does without"
         )
-        self._told(0.0)
+        self._told(done)
 
     def _written(self, share: float) -> None:
         total = self.samples * self.length

@@ -1,7 +1,8 @@
 """An importance matrix by llama.cpp, where there is no torch or the source is a GGUF file: a process of its
 own, `python -m quantize.imatrix_native`, that runs the model over the calibration text.
 
-What it sums up is what llama.cpp's own tool does: the squares of the inputs of each matrix.
+What it sums up is what llama.cpp's own tool does: the squares of the inputs of each matrix. After each sample
+the sums are kept, for a run that is stopped and goes on.
 """
 
 import ctypes
@@ -24,6 +25,7 @@ from quantize.errors import BadRequest, NativeFailure, QuantizeError
 if TYPE_CHECKING:
     from models.chat_template.template import ChatTemplate
     from quantize.eval_callback import SquareSums
+    from quantize.resume import Workspace
 
 SIZES = {"llama_model_params": 80, "llama_context_params": 160, "llama_batch": 56}
 """Bytes of what crosses the border, in the llama.cpp that the bindings describe."""
@@ -49,6 +51,10 @@ class Order:
     """The model writes the text itself, with this seed; None: it does not."""
     kv_bytes: int = 0
     """That a token's keys and values take: so many texts are written at once as there is room for."""
+    run: str | None = None
+    """The output of a run whose workspace keeps what is done; None: nothing is kept."""
+    done: int = 0
+    """Samples that are kept there, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,7 @@ def collect(
         written: is told how much of a text of the model's own is there, from 0 to 1.
 
     Raises:
-        BadRequest: the text is too short, or its file is not what it should be.
+        BadRequest: the text is too short, or its file is not what it should be; or what was kept is damaged.
         ModelError: the model computes NaN, or has no tokenizer.
         NativeFailure: llama.cpp refused, or its process died.
     """
@@ -129,20 +135,26 @@ def _work(job: child.Message, report: child.Tell) -> int:
 
 def _run(order: Order, report: child.Tell, said: list[str]) -> None:
     """`said` gets what llama.cpp has to say of errors."""
+    from quantize import kept_sums
     from quantize.eval_callback import SquareSums
     from quantize.imatrix import ImportanceMatrix
+    from quantize.resume import Workspace
 
+    workspace = None if order.run is None else Workspace(Path(order.run))
     model = _Model(Path(order.model), said)
-    found = _samples(order, model, report)
     sums = SquareSums()
+    done = 0 if workspace is None else kept_sums.restore(sums, order.done, workspace)
+    found = _samples(order, model, workspace, report)
     context = model.context(order, sums)
-    told = Told(0, len(found.tokens), found.n_chat, found.source, found.sha256)
+    told = Told(done, len(found.tokens), found.n_chat, found.source, found.sha256)
     report({"told": asdict(told)})
-    for number, window in enumerate(found.tokens, 1):
+    for number, window in enumerate(found.tokens[done:], done + 1):
         context.decode(window)
         if sums.error is not None:
             raise sums.error
         sums.end_batch()
+        if workspace is not None:
+            kept_sums.keep(sums, number, workspace)
         report({"told": {**asdict(told), "done": number}})
     for name, values in sums.sums.items():
         if not np.isfinite(values).all():
@@ -156,10 +168,14 @@ def _run(order: Order, report: child.Tell, said: list[str]) -> None:
     matrix.store(Path(order.output))
 
 
-def _samples(order: Order, model: "_Model", report: child.Tell) -> Samples:
+def _samples(order: Order, model: "_Model", workspace: "Workspace | None", report: child.Tell) -> Samples:
     if order.self_seed is None:
         texts = bundled() if order.calibration is None else from_file(Path(order.calibration))
         return samples(texts, model, count=order.samples, length=order.length)
+    key = f"by llama.cpp, seed {order.self_seed}"
+    kept = None if workspace is None else workspace.kept_samples(key)
+    if kept is not None:
+        return kept
     from quantize.sample_native import Writers, write
     from quantize.self_calibration import Asked, parallel
 
@@ -174,7 +190,10 @@ def _samples(order: Order, model: "_Model", report: child.Tell) -> Samples:
         threads=order.threads,
         told=lambda share: report({"share": share}),
     )
-    return asked.taken([(one.kind, one.tokens) for one in writers.documents], order.self_seed)
+    found = asked.taken([(one.kind, one.tokens) for one in writers.documents], order.self_seed)
+    if workspace is not None:
+        workspace.keep_samples(found, key)
+    return found
 
 
 class _Model:

@@ -1,20 +1,27 @@
 """An importance matrix by torch, layer by layer: in memory are one layer and the samples' states.
 
 Nothing is quantized on the way, so each sample goes through each layer once, and of what a matrix is given
-only the squares are summed up: the diagonal of a Hessian, without the rest of it.
+only the squares are summed up: the diagonal of a Hessian, without the rest of it. What a layer leaves, these
+sums and the samples' states, is kept: a run that was stopped goes on after its last finished layer.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from models.decoder import Decoder, DecoderLayer
-from models.errors import BrokenModelFile
+from models.errors import BrokenModelFile, ModelError
 from models.weights import Weights
-from quantize.imatrix import Entry
+from quantize.activations import Activations
+from quantize.imatrix import Entry, ImportanceMatrix
+from quantize.partial import finish
+from quantize.resume import SUMS, LayerRecord, State, Workspace, damaged
+from quantize.streaming import aligned
 
 BATCH_TOKENS = 2048
 """That go through a layer at once."""
@@ -24,15 +31,22 @@ Told = Callable[[float], None]
 
 
 def collect(
-    weights: Weights, tokens: torch.Tensor, *, device: str = "cpu", threads: int = 0, told: Told
+    weights: Weights,
+    tokens: torch.Tensor,
+    workspace: Workspace,
+    state: State,
+    *,
+    device: str = "cpu",
+    told: Told,
 ) -> dict[str, Entry]:
     """Run samples through a model and sum up the squares of what goes into its matrices.
 
     Args:
         weights: of the model.
         tokens: int64 [N, S].
+        workspace: where finished layers are kept.
+        state: how far it is; of `state.threads` 0 is as torch has them.
         device: where it is computed.
-        threads: 0: as torch has them.
         told: of the progress.
 
     Returns:
@@ -40,30 +54,87 @@ def collect(
 
     Raises:
         BrokenModelFile: the model holds NaN or infinity, or makes them.
+        BrokenWorkspace: what a stopped run left is damaged.
     """
-    decoder = Decoder(weights, device)
     n_layers = weights.config.n_layers
-    step = max(1, BATCH_TOKENS // tokens.shape[1])
-    positions = torch.arange(tokens.shape[1], device=device)
+    first = len(state.layers)
     entries: dict[str, Entry] = {}
-    with torch.no_grad(), _threads(threads):
-        states = [decoder.embed(part).cpu() for part in tokens.split(step)]
-        for index in range(n_layers):
-            layer = decoder.layer(index)
-            squares = _Squares(layer, device)
-            for number, state in enumerate(states):
-                with layer.observed(squares.observe):
-                    after = layer.forward(state.to(device), positions)
-                if not bool(after.isfinite().all()):
-                    raise BrokenModelFile(
-                        f"{weights.checkpoint.path}: layer {index} computes NaN or infinity on the "
-                        "calibration text: the checkpoint is broken, or not of the family that it names"
-                    )
-                states[number] = after.cpu()
-                told((index + (number + 1) / len(states)) / n_layers)
-            entries |= _named(weights, index, squares)
-            del layer
+    for index in range(first):
+        entries |= _kept(workspace.part(index, SUMS))
+    activations = Activations(workspace.folder, (*tokens.shape, weights.config.hidden_size), in_memory=True)
+    with torch.no_grad(), _threads(state.threads), closing(activations):
+        one = _Pass(weights, tokens, activations, device)
+        if first < n_layers:
+            one.begin(first)
+        for index in range(first, n_layers):
+            begun = time.monotonic()
+            found = one.layer(index, told)
+            _keep(found, workspace.part(index, SUMS))
+            entries |= found
+            state.layers.append(LayerRecord(index, round(time.monotonic() - begun, 3)))
+            workspace.write(state)
+            activations.forget(index)
+            told((index + 1) / n_layers)
     return entries
+
+
+def _keep(entries: dict[str, Entry], path: Path) -> None:
+    partial = path.with_suffix(".partial")
+    ImportanceMatrix(entries).store(partial)
+    finish(partial, path)
+
+
+def _kept(path: Path) -> dict[str, Entry]:
+    try:
+        return dict(ImportanceMatrix.read(path).entries)
+    except (FileNotFoundError, ModelError):
+        raise damaged(path) from None
+
+
+class _Pass:
+    """The samples' way through the layers."""
+
+    def __init__(self, weights: Weights, tokens: torch.Tensor, activations: Activations, device: str) -> None:
+        self.weights = weights
+        self.tokens = tokens
+        self.activations = activations
+        self.device = device
+        self.positions = torch.arange(tokens.shape[1], device=device)
+        count, length = tokens.shape
+        step = max(1, BATCH_TOKENS // length)
+        self.batches = [(start, min(start + step, count)) for start in range(0, count, step)]
+
+    def begin(self, first: int) -> None:
+        """Have what goes into the first layer that is to be done."""
+        if first:
+            self.activations.begin(first)
+            return
+        decoder = Decoder(self.weights, self.device)
+        for start, stop in self.batches:
+            self.activations.put(start, decoder.embed(self.tokens[start:stop]))
+        self.activations.commit(0)
+
+    def layer(self, index: int, told: Told) -> dict[str, Entry]:
+        """Run the samples through a layer."""
+        weights = self.weights
+        n_layers = weights.config.n_layers
+        is_last = index + 1 == n_layers
+        layer = DecoderLayer(weights.config, index, aligned(weights.layer(index, self.device)))
+        squares = _Squares(layer, self.device)
+        for number, (start, stop) in enumerate(self.batches):
+            told((index + number / len(self.batches)) / n_layers)
+            with layer.observed(squares.observe):
+                after = layer.forward(self.activations.get(start, stop).to(self.device), self.positions)
+            if not bool(after.isfinite().all()):
+                raise BrokenModelFile(
+                    f"{weights.checkpoint.path}: layer {index} computes NaN or infinity on the "
+                    "calibration text: the checkpoint is broken, or not of the family that it names"
+                )
+            if not is_last:
+                self.activations.put(start, after)
+        if not is_last:
+            self.activations.commit(index + 1)
+        return _named(weights, index, squares)
 
 
 @contextmanager

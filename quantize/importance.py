@@ -57,12 +57,14 @@ class Wanted:
         """The file is: it is read."""
         return self.file is not None and self.file.exists()
 
-    def check(self, target: Target, wishes: "Wishes") -> None:
+    def check(self, target: Target, wishes: "Wishes", *, resumes: bool = False) -> None:
         """Refuse what contradicts itself or can't be done, before anything is read.
 
         Args:
             target: the type of the file.
             wishes: types of single tensors.
+            resumes: the run goes on with a stopped one, which may have written the file: `check_read` tells
+                later, if it had not.
 
         Raises:
             BadRequest: with what does.
@@ -74,13 +76,23 @@ class Wanted:
                 f"{given[0]} doesn't go with --type {target.name}: an importance matrix is for types below "
                 "8 bits"
             )
-        if self.is_there and len(given) > 1:
-            raise BadRequest(f"{self.file} is there and will be read: {given[1]} doesn't go with it")
+        if not resumes:
+            self.check_read()
         if self.file is not None and not self.is_there and not self.file.absolute().parent.is_dir():
             raise SourceNotFound(f"nothing at {self.file}, and no folder to write it to: give another place")
         text = self.calibration
         if text is not None and not text.is_file():
             raise SourceNotFound(f"no file at {text}: --calibration takes a .txt or a .jsonl file")
+
+    def check_read(self) -> None:
+        """Refuse what says how one is made, where the file is there.
+
+        Raises:
+            BadRequest: with what does.
+        """
+        given = self.given()
+        if self.is_there and len(given) > 1:
+            raise BadRequest(f"{self.file} is there and will be read: {given[1]} doesn't go with it")
 
 
 def is_for(target: Target, wishes: "Wishes") -> bool:

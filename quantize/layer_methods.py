@@ -18,6 +18,7 @@ from quantize.methods.grid import GridSettings
 from quantize.methods.hessian import Hessian, output_error
 from quantize.methods.solved import Solved
 from quantize.recipe import Format, Method, Order, Recipe
+from quantize.resume import MatrixRecord
 from quantize.tensors import to_bfloat16
 
 Weights = MutableMapping[str, torch.Tensor]
@@ -36,16 +37,6 @@ class Inputs:
     """None: nothing came by, or nobody looked."""
     tokens: torch.Tensor | None = None
     """A sample of the input, float32 [T, K]; where the method wants one and something came by."""
-
-
-@dataclass(frozen=True, slots=True)
-class MatrixRecord:
-    """How well a matrix went, for the receipt."""
-
-    name: str
-    error: float
-    """Mean square error over mean square: of its outputs where text was read, else of its weights."""
-    note: str = ""
 
 
 @dataclass(slots=True)

@@ -284,12 +284,10 @@ class _Run:
 
     def _source_hash(self) -> str:
         """Of the source by its configuration, and its files' names, sizes and times."""
+        from quantize.resume import hash_of_files
+
         files = {tensor.file for tensor in self.weights.checkpoint.tensors.values()}
-        parts = [
-            hashlib.sha256((self.source.folder / "config.json").read_bytes()).hexdigest(),
-            *(f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in sorted(files)),
-        ]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        return hash_of_files([self.source.folder / "config.json"], files)
 
 
 def quantizer() -> str:

@@ -19,6 +19,7 @@ from quantize.delivery import fill, write_directly
 from quantize.errors import SourceNotFound
 from quantize.formats.gguf import OutputTensor, data_bytes, header_bytes
 from quantize.formats.repack import natural_target
+from quantize.imatrix_workspace import MatrixWorkspace
 from quantize.importance import Made, Say
 from quantize.output import output_path
 from quantize.partial import partial, remove_stale
@@ -33,7 +34,8 @@ __all__ = ["Request", "Result", "default_target", "run"]
 
 
 def run(request: Request, progress: Progress = silent, say: Say = lambda text: None) -> Result:
-    """Convert and quantize. The output appears whole, checked and flushed, or not at all.
+    """Convert and quantize. The output appears whole, checked and flushed, or not at all; a run that
+    was stopped can go on with what it had of its importance matrix.
 
     Args:
         request: what is wanted.
@@ -52,12 +54,14 @@ def run(request: Request, progress: Progress = silent, say: Say = lambda text: N
     output = output_path(source, request.target, request.output, force=request.force)
     request.check()
     remove_stale(output)
-    under_way = Run(request, output, progress, say, begun)
     with open_checkpoint(source) as checkpoint, said_when_full(output):
-        if isinstance(checkpoint, GGUFCheckpoint):
-            written = _from_gguf(checkpoint, under_way)
-        else:
-            written = _from_folder(checkpoint, under_way)
+        kept = MatrixWorkspace(request, output, checkpoint, say)
+        under_way = Run(request, output, progress, say, begun, kept)
+        with kept.opened():
+            if isinstance(checkpoint, GGUFCheckpoint):
+                written = _from_gguf(checkpoint, under_way)
+            else:
+                written = _from_folder(checkpoint, under_way)
         source_bytes = sum(tensor.n_bytes for tensor in checkpoint.tensors.values())
     header = read_header(output)
     tensors, trouble = header.tensors, template_trouble(header)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quantize.errors import BadRequest
 from quantize.importance import Say, Wanted
@@ -12,6 +12,9 @@ from quantize.progress import Progress
 from quantize.shares import Share
 from quantize.targets import Mix
 from quantize.type_choice import NO_WISHES, Wishes
+
+if TYPE_CHECKING:
+    from quantize.imatrix_workspace import MatrixWorkspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,8 @@ class Request:
     """The importance matrix, for types that are quantized by one; None: without."""
     wishes: Wishes = NO_WISHES
     """Types of single tensors, or a size for which they are chosen."""
+    resume: bool = False
+    """Go on with a stopped run, if there is one."""
 
     @property
     def is_direct(self) -> bool:
@@ -45,7 +50,7 @@ class Request:
             SourceNotFound: a file or a folder that is named is not there.
         """
         if self.importance is not None:
-            self.importance.check(self.target, self.wishes)
+            self.importance.check(self.target, self.wishes, resumes=self.resume)
         elif self.target.needs_imatrix:
             raise BadRequest(f"{self.target.name} needs an importance matrix: leave out --imatrix off")
         self.wishes.check(self.target)
@@ -77,6 +82,8 @@ class Run:
     """Is told in a sentence what is planned."""
     begun: float
     """By the monotonic clock, in seconds."""
+    kept: "MatrixWorkspace"
+    """What is kept of its importance matrix."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,23 +8,34 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 import numpy as np
 
-from quantize.errors import BadRequest, OutputExists
-from quantize.layer_methods import MatrixRecord
+from quantize.errors import BadRequest, BrokenWorkspace, OutputExists
 from quantize.partial import finish, flush_folder
 
 if TYPE_CHECKING:
     from quantize.calibration import Samples
 
-VERSION = 1
+VERSION = 2
+SUMS = "imatrix"
+"""What the file of a finished layer ends in that nothing is quantized in: what an importance matrix takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixRecord:
+    """How well a matrix went, for the receipt."""
+
+    name: str
+    error: float
+    """Mean square error over mean square: of its outputs where text was read, else of its weights."""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +44,8 @@ class LayerRecord:
 
     index: int
     seconds: float
-    matrices: tuple[MatrixRecord, ...]
+    matrices: tuple[MatrixRecord, ...] = ()
+    """What came of each; none where nothing was quantized."""
 
 
 @dataclass(slots=True)
@@ -47,22 +59,36 @@ class State:
     layers: list[LayerRecord] = field(default_factory=list)
     resumed: int = 0
     """How many layers earlier runs had done."""
+    samples: int = 0
+    """How many were run through the whole model, for an importance matrix."""
+    importance: Mapping[str, Any] | None = None
+    """What there is to tell of the importance matrix, when it is whole."""
+
+    @property
+    def reached(self) -> str:
+        """What is done, in words; "" where nothing is."""
+        if self.importance is not None:
+            return "its importance matrix was made"
+        if self.layers:
+            return f"{len(self.layers)} layers"
+        return f"{self.samples} samples" if self.samples else ""
 
 
 class Workspace:
     """The folder of a run."""
 
     def __init__(self, output: Path) -> None:
-        """`output`: the folder that the result will be."""
+        """`output`: the folder or the file that the result will be."""
         self.output = output
         self.folder = output.with_name(f".{output.name}.unfinished")
+        self.lock = output.with_name(f".{output.name}.lock")
         self.result = self.folder / "result"
         self.replaced = self.folder / "replaced"
         """Where an output that was there before is, until the result has its name."""
 
-    def part(self, index: int) -> Path:
-        """The weights of a finished layer."""
-        return self.folder / f"layer-{index:03d}.safetensors"
+    def part(self, index: int, suffix: str = "safetensors") -> Path:
+        """What a finished layer became: its weights, or another file."""
+        return self.folder / f"layer-{index:03d}.{suffix}"
 
     def read(self) -> State | None:
         """What a stopped run left; None: nothing of use."""
@@ -81,6 +107,8 @@ class Workspace:
                     )
                     for layer in raw["layers"]
                 ],
+                samples=raw["samples"],
+                importance=None if raw["importance"] is None else dict(raw["importance"]),
             )
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
@@ -101,6 +129,8 @@ class Workspace:
                 }
                 for layer in state.layers
             ],
+            "samples": state.samples,
+            "importance": None if state.importance is None else dict(state.importance),
         }
         write_flushed(self.folder / "state.json", json.dumps(record))
 
@@ -111,6 +141,11 @@ class Workspace:
         with partial.open("wb") as file:
             np.savez(file, key=key, tokens=found.tokens, n_chat=found.n_chat, source=found.source)
         finish(partial, path)
+
+    @property
+    def has_samples(self) -> bool:
+        """Samples are kept, under whatever key."""
+        return (self.folder / "samples.npz").exists()
 
     def kept_samples(self, key: str) -> "Samples | None":
         """Those that were kept under the same key; None: there are none."""
@@ -133,24 +168,44 @@ class Workspace:
             OutputExists: a stopped run is there, and it was not said what shall become of it.
             BadRequest: it was of something else.
         """
+        found = self.stopped(fingerprint, resume=resume, force=force)
+        return self.begin_anew(fingerprint, threads) if found is None else found
+
+    def stopped(self, fingerprint: str, *, resume: bool, force: bool) -> State | None:
+        """The state of a stopped run that this one goes on with; None: there is none, or not to go on with.
+
+        Raises:
+            OutputExists: a stopped run is there, and it was not said what shall become of it.
+            BadRequest: it was of something else.
+        """
         found = self.read()
-        if found is not None and found.layers and not resume and not force:
-            raise OutputExists(
-                f"a run that made {self.output} was stopped after {len(found.layers)} layers: "
-                "--resume goes on, --force begins again"
-            )
-        if resume and found is not None:
-            if found.fingerprint != fingerprint:
-                raise BadRequest(
-                    f"the run in {self.folder} was begun with another source, other settings or another "
-                    "version: give the same, or --force instead of --resume to begin again"
+        if found is None:
+            return None
+        if not resume:
+            if found.reached and not force:
+                raise OutputExists(
+                    f"a run that made {self.output} was stopped after {found.reached}: "
+                    "--resume goes on, --force begins again"
                 )
-            found.resumed = len(found.layers)
-            return found
-        if self.folder.exists():
-            shutil.rmtree(self.folder)
+            return None
+        if found.fingerprint != fingerprint:
+            raise BadRequest(
+                f"the run in {self.folder} was begun with another source, other settings or another "
+                "version: give the same, or --force instead of --resume to begin again"
+            )
+        found.resumed = len(found.layers)
+        return found
+
+    def begin_anew(self, fingerprint: str, threads: int) -> State:
+        """A new state, in an empty folder."""
+        self.remove()
         self.folder.mkdir()
         return State(fingerprint, threads)
+
+    def remove(self) -> None:
+        """The folder and all that is in it, if it is there."""
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -159,17 +214,16 @@ class Workspace:
         Raises:
             BadRequest: somebody does.
         """
-        path = self.output.with_name(f".{self.output.name}.lock")
         while True:
-            with path.open("a+b") as file:
+            with self.lock.open("a+b") as file:
                 if not _lock(file.fileno()):
                     raise BadRequest(f"another run is making {self.output}: wait for it, or give another -o")
-                if not _is_at(path, file.fileno()):
+                if not _is_at(self.lock, file.fileno()):
                     continue  # its last holder removed it meanwhile: the next one is a new file
                 try:
                     yield
                 finally:
-                    path.unlink(missing_ok=True)
+                    self.lock.unlink(missing_ok=True)
                 return
 
     def put_back(self) -> bool:
@@ -193,7 +247,24 @@ class Workspace:
             self.output.rename(self.replaced)
         self.result.rename(self.output)
         flush_folder(self.output.parent)
-        shutil.rmtree(self.folder)
+        self.remove()
+
+
+def damaged(path: Path) -> BrokenWorkspace:
+    """What to say where a file of the workspace is missing, or is not what was written there."""
+    return BrokenWorkspace(
+        f"what the stopped run left can't be used: {path} is missing or damaged; give --force instead of "
+        "--resume to begin again"
+    )
+
+
+def hash_of_files(read: Iterable[Path], looked_at: Iterable[Path]) -> str:
+    """Of a source: small files by what they hold, large ones by their names, sizes and times."""
+    parts = [
+        *(hashlib.sha256(path.read_bytes()).hexdigest() for path in read),
+        *(f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in sorted(looked_at)),
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def _lock(descriptor: int) -> bool:

@@ -182,7 +182,7 @@ def quantize(
 
     target = target_for(wishes, kind) or default_target(origin)
     matrix = importance_of(imatrix, options, target, wishes)
-    request = Request(origin, target, place, force, threads, importance=matrix, wishes=wishes)
+    request = Request(origin, target, place, force, threads, matrix, wishes, bool(resume))
     say = _unsaid if quiet else note
     with stopped_by_sigterm(), shown(quiet=quiet) as progress:
         result = run(request, progress, say)

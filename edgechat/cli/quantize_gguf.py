@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 OPTIONS = frozenset({"--calibration", "--seed", "--samples", "--sequence-length", "--device"})
 """Those of `LayerOptions` that the importance matrix is made with."""
+RESUME = "--resume"
+"""Goes with all of them, and with none."""
 
 OFF = "off"
 
@@ -34,7 +36,7 @@ def importance_of(
     """
     from quantize.importance import Wanted, is_for
 
-    given = options.given()
+    given = [name for name in options.given() if name != RESUME]
     for name in given:
         if name not in OPTIONS:
             raise UsageError(f"{name} doesn't go with --to gguf")

@@ -4,6 +4,7 @@ torch's, and both come under llama.cpp's names."""
 import re
 from collections import defaultdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import psutil
@@ -16,6 +17,7 @@ from quantize.errors import BadRequest, NativeFailure
 from quantize.imatrix import Entry, ImportanceMatrix
 from quantize.pipeline import Request, run
 from quantize.plan import target_of
+from quantize.resume import Workspace
 from tests.oracles import hf_models
 from tests.oracles.hf_configs import CONVERTIBLE
 from tests.oracles.raw_checkpoint import write as write_raw
@@ -61,8 +63,13 @@ def by_torch(folder: Path) -> dict[str, Entry]:
     from quantize.imatrix_torch import collect
 
     told: list[float] = []
-    with open_weights(folder) as weights:
-        entries = collect(weights, torch.from_numpy(tokens_of(folder)), threads=1, told=told.append)
+    with TemporaryDirectory() as place, open_weights(folder) as weights:
+        workspace = Workspace(Path(place) / "out.gguf")
+        state = workspace.begin_anew("", 1)
+        tokens = torch.from_numpy(tokens_of(folder))
+        entries = collect(weights, tokens, workspace, state, told=told.append)
+        assert workspace.read() == state
+        assert len(state.layers) == weights.config.n_layers
     assert told == sorted(told)
     assert told[-1] == 1
     return entries

@@ -279,11 +279,12 @@ def test_too_little_memory(tiny_folder: Path, tmp_path: Path) -> None:
         run(request)
 
 
-def test_interrupted_while_it_is_made(gguf: Path, tmp_path: Path) -> None:
-    """Nothing is left."""
+@pytest.mark.parametrize(("at", "left"), [(0, []), (1, [".out.gguf.unfinished"])])
+def test_interrupted_while_it_is_made(gguf: Path, tmp_path: Path, at: int, left: list[str]) -> None:
+    """Nothing is left but what --resume goes on with: a sample that is done."""
 
     def interrupt(step: Step) -> None:
-        if step.stage is Stage.CALIBRATE and step.index:
+        if step.stage is Stage.CALIBRATE and step.index >= at:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -291,7 +292,7 @@ def test_interrupted_while_it_is_made(gguf: Path, tmp_path: Path) -> None:
             Request(gguf, target_of("q4_0"), tmp_path / "out.gguf", threads=1, importance=SMALL),
             interrupt,
         )
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == left
 
 
 def test_keys_fit_in_what_llama_cpp_takes() -> None:

@@ -14,10 +14,9 @@ import pytest
 from quantize import resume
 from quantize.calibration import Samples
 from quantize.errors import BadRequest, OutputExists
-from quantize.layer_methods import MatrixRecord
 from quantize.layers import LayerRequest, run
 from quantize.recipe import Format, Method, Recipe
-from quantize.resume import LayerRecord, State, Workspace
+from quantize.resume import LayerRecord, MatrixRecord, State, Workspace
 
 ROOT = Path(__file__).parents[2]
 
@@ -139,7 +138,7 @@ def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     state = State("abc", 2, [LayerRecord(0, 1.5, (MatrixRecord("mlp.up_proj", 0.25, "damping raised"),))])
     workspace.write(state)
     assert workspace.read() == state
-    for text in ("", "{", "[]", '{"version": 1}', '{"version": 99, "layers": []}', "[" * 50_000):
+    for text in ("", "{", "[]", '{"version": 2}', '{"version": 99, "layers": []}', "[" * 50_000):
         (workspace.folder / "state.json").write_text(text)
         assert workspace.read() is None
 

@@ -20,6 +20,16 @@ def test_runs_take_what_the_planner_of_models_would(monkeypatch: pytest.MonkeyPa
     assert layers.free_memory() == wanted.free_memory() == 768 * 2**20
 
 
+def test_resume_goes_with_every_gguf_file() -> None:
+    """With an importance matrix, without, and where none is of use."""
+    resume = LayerOptions(resume=True)
+    assert importance_of(None, resume, target_of("q4_k_m"), NO_WISHES) is not None
+    assert importance_of("off", resume, target_of("q4_k_m"), NO_WISHES) is None
+    assert importance_of(None, resume, target_of("f16"), NO_WISHES) is None
+    with pytest.raises(UsageError, match=r"^--samples doesn't go with --imatrix off"):
+        importance_of("off", LayerOptions(resume=True, samples=4), target_of("q4_k_m"), NO_WISHES)
+
+
 @pytest.mark.parametrize(
     ("text", "n_bytes"), [("4GB", 4 * 10**9), ("800 MB", 8 * 10**8), ("1.5GiB", 1_610_612_736), ("123", 123)]
 )
