@@ -1,5 +1,6 @@
 """What the controller tells whoever shows the conversation."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -118,3 +119,18 @@ class StatusChanged:
 
 
 ChatEvent = Reset | Added | Grew | Changed | Removed | Unseen | GivenBack | StatusChanged
+
+
+def merged(events: Iterable[ChatEvent]) -> list[ChatEvent]:
+    """The same events with neighbouring pieces of one answer joined, and only the last status."""
+    result: list[ChatEvent] = []
+    status: StatusChanged | None = None
+    for event in events:
+        last = result[-1] if result else None
+        if isinstance(event, StatusChanged):
+            status = event
+        elif isinstance(event, Grew) and isinstance(last, Grew) and last.key == event.key:
+            result[-1] = Grew(event.key, last.text + event.text)
+        else:
+            result.append(event)
+    return [*result, status] if status is not None else result

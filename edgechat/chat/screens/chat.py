@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual import on, work
@@ -17,7 +17,8 @@ from textual.widgets import Markdown, Static
 from edgechat.chat.actions import ACTIONS, is_unknown_command, typed_action
 from edgechat.chat.appearance import DARK, LIGHT
 from edgechat.chat.controller import ChatController
-from edgechat.chat.events import ChatEvent, ChatStatus, GivenBack, Grew, State, StatusChanged
+from edgechat.chat.events import ChatEvent, ChatStatus, GivenBack, State, StatusChanged, merged
+from edgechat.chat.hints import WIDE, Hint, hints
 from edgechat.chat.plain import one_line
 from edgechat.chat.screens.confirm import ConfirmScreen
 from edgechat.chat.screens.conversations import ConversationsScreen
@@ -34,31 +35,13 @@ from edgechat.errors import EdgechatError
 
 FRAME_S = 1 / 20
 """Pieces of an answer are drawn this often; Textual's Markdown keeps up with no more."""
-MANY_LINES = 8
-"""More lines of a question than this are not in sight together."""
-Hint = tuple[str, str]
-
-
-def merged(events: Iterable[ChatEvent]) -> list[ChatEvent]:
-    """The same events with neighbouring pieces of one answer joined, and only the last status."""
-    result: list[ChatEvent] = []
-    status: StatusChanged | None = None
-    for event in events:
-        last = result[-1] if result else None
-        if isinstance(event, StatusChanged):
-            status = event
-        elif isinstance(event, Grew) and isinstance(last, Grew) and last.key == event.key:
-            result[-1] = Grew(event.key, last.text + event.text)
-        else:
-            result.append(event)
-    return [*result, status] if status is not None else result
 
 
 class ChatScreen(Screen[None]):
     """Shows what the controller tells, and tells the controller what the person wants."""
 
     AUTO_FOCUS = "#prompt"
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (72, "-normal")]  # noqa: RUF012 - as the base has it
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-normal")]  # noqa: RUF012 - as the base has it
     VERTICAL_BREAKPOINTS = [(0, "-low"), (30, "-high")]  # noqa: RUF012 - as the base has it
     BINDINGS: ClassVar[list[BindingType]] = [
         *(action.binding for action in ACTIONS if action.keys),
@@ -85,7 +68,7 @@ class ChatScreen(Screen[None]):
         self.prompt = Prompt(recall)
         self._waiting: deque[ChatEvent] = deque()
         self._news = asyncio.Event()
-        self._hint: tuple[Hint, ...] | None = None
+        self._hints: tuple[Hint, ...] | None = None
         self._top = Static(id="top")
 
     def compose(self) -> ComposeResult:
@@ -159,27 +142,16 @@ class ChatScreen(Screen[None]):
         self._show_hint()
 
     def _show_hint(self) -> None:
-        status = self.controller.status
-        hints: list[Hint] = []
-        if (n_lines := self.prompt.area.document.line_count) > MANY_LINES:
-            hints.append((f"{n_lines:,}", "lines"))
-        if status.busy:
-            hints.append(("Esc", "stop"))
-        elif status.state in {State.LOADING, State.RESTARTING}:
-            hints.append(("Enter", "send when loaded"))
-        elif status.state is State.UNAVAILABLE:
-            hints.append(("Enter", "load again"))
-        else:
-            hints.append(("Enter", "send"))
-        if not self.transcript.follows_end:
-            hints.append(("Ctrl+End", "newest"))
-        elif not status.busy and self.size.width >= 72:
-            hints.append(("Ctrl+J", "new line"))
-        hints.append(("F1", "help"))
-        if tuple(hints) != self._hint:
-            self._hint = tuple(hints)
+        shown = hints(
+            self.controller.status,
+            n_lines=self.prompt.area.document.line_count,
+            follows_end=self.transcript.follows_end,
+            width=self.size.width,
+        )
+        if shown != self._hints:
+            self._hints = shown
             self.prompt.show_hint(
-                Content("  ").join(Content.assemble((key, "bold"), " ", what) for key, what in hints)
+                Content("  ").join(Content.assemble((key, "bold"), " ", what) for key, what in shown)
             )
 
     # --- from the person
