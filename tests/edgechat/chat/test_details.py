@@ -5,7 +5,7 @@ from edgechat.chat.screens.details import DetailsScreen, details
 from edgechat.engine.process.messages import Finished
 from edgechat.history import Receipt
 from edgechat.records import FinishReason, Speculation, Timings
-from tests.edgechat.chat.test_app import ask, ready, screen_text
+from tests.edgechat.chat.on_screen import ask, ready, screen_text
 
 TIMINGS = Timings(0.0, 0.312, 20, 0.3, 30, 0.75, 40.0, 1500)
 DRAFTS = Speculation(12, 44, 34, 32, 3.67, 1.84, 1.8)

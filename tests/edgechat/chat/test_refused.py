@@ -17,13 +17,7 @@ from edgechat.errors import ResourceError
 from edgechat.history import HistoryStore, OpenedHistory, Status
 from edgechat.history.claims import Claims
 from edgechat.history.errors import ConversationOpen
-
-
-def screen_text(app: Any) -> str:
-    """What is on the screen, line by line."""
-    lines = app.screen._compositor.render_strips()
-    return "\n".join("".join(segment.text for segment in line).rstrip() for line in lines)
-
+from tests.edgechat.chat.on_screen import screen_text
 
 CLAIM = """
 import sys

@@ -6,7 +6,7 @@ from edgechat.chat.engine import EngineState
 from edgechat.chat.entries import Kind, Severity
 from edgechat.chat.events import State
 from edgechat.errors import EngineCrashedError
-from tests.edgechat.chat.test_controller import ask, ready, texts
+from tests.edgechat.chat.turns import ask, ready, texts
 
 CRASH = EngineCrashedError("the engine was killed (signal 9): ask again")
 

@@ -15,9 +15,8 @@ from edgechat.engine.process.messages import Evicted, Finished, Summarizing
 from edgechat.history import HistoryStore
 from edgechat.records import FinishReason
 from tests.edgechat.chat.conftest import TIMINGS
-from tests.edgechat.chat.test_app import screen_text
-from tests.edgechat.chat.test_controller import ask, ready
-from tests.edgechat.chat.test_window import three_turns
+from tests.edgechat.chat.on_screen import screen_text
+from tests.edgechat.chat.turns import ask, ready, three_turns
 
 SUMMARY = "They counted: one, then two."
 

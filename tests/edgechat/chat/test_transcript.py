@@ -16,16 +16,12 @@ from edgechat.chat.widgets.markdown import StreamingMarkdown
 from edgechat.chat.widgets.transcript import CHUNK, MAX_LIVE, TAIL
 from edgechat.chat.widgets.views import EntryView
 from edgechat.history import Status
+from tests.edgechat.chat.on_screen import screen_text
 
 HOSTILE = (
     "[red]red[/red] [@click=app.quit]press[/] \x1b[31mansi\x1b[0m \x1b]52;c;aGk=\x07 bell\x07 "
     "\x9b2Jc1 \x7f <b>html</b> <script>alert(1)</script> \u202eoverride $primary {{x}} 'quoted'"
 )
-
-
-def screen_text(app: Any) -> str:
-    lines = app.screen._compositor.render_strips()
-    return "\n".join("".join(segment.text for segment in line).rstrip() for line in lines)
 
 
 def long_conversation(store: Any, n: int) -> int:

@@ -11,8 +11,8 @@ from edgechat.chat.prompt import build_prompt
 from edgechat.chat.widgets.views import UnseenLine
 from edgechat.engine.process.messages import Evicted, Note
 from edgechat.history import HistoryStore
-from tests.edgechat.chat.test_app import screen_text
-from tests.edgechat.chat.test_controller import ask, ready, texts
+from tests.edgechat.chat.on_screen import screen_text
+from tests.edgechat.chat.turns import ask, ready, texts, three_turns
 
 NOTE = Note(1, "window", "The context is full: the model no longer sees 2 messages (40 tokens).")
 
@@ -23,13 +23,6 @@ def evicted(*messages: int, n_tokens: int = 40, cut: tuple[int, ...] = ()) -> Ev
 
 def heard(listener: Any) -> list[tuple[int | None, int]]:
     return [(e.key, e.n_messages) for e in listener.events if isinstance(e, Unseen)]
-
-
-async def three_turns(chat: ChatController, engine: Any, wait_until: Any, third: list[Any]) -> None:
-    await ready(chat, wait_until)
-    engine.script = [["1"], ["2"], third, ["4"]]
-    for question in ("One", "Two", "Three"):
-        await ask(chat, wait_until, question)
 
 
 async def test_the_line_stands_below_the_last_message_that_went(chat, engine, listener, wait_until) -> None:
