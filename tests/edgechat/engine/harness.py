@@ -4,20 +4,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from edgechat.engine.engine import Engine
 from edgechat.engine.process.messages import Delta, Event, Finished, Generate, Note, Prefilled, Refused
-from edgechat.records import SamplingSettings
+from edgechat.records import Capabilities, SamplingSettings
 from edgechat.runtimes.base import Chunk
 from models.chat import ChatMessage
 from tests.edgechat.scripted_runtime import ScriptedRuntime
 
 GREEDY = SamplingSettings(temperature=0)
+NO_SHIFT = Capabilities(shift=False, rollback=-1, fork=True)
+NO_ROLLBACK = Capabilities(shift=False, rollback=0, fork=False)
+MACHINES = pytest.mark.parametrize(
+    "can", [None, NO_SHIFT, NO_ROLLBACK], ids=["shift", "no shift", "no rollback"]
+)
 
 
 @dataclass(frozen=True)
 class Rendered:
     text: str
     notes: tuple[str, ...] = ()
+
+
+def message(role: str, content: str) -> str:
+    """A message as ChatML writes it."""
+    return f"<|im_start|>{role}\n{content}<|im_end|>\n"
 
 
 class ChatML:
@@ -27,9 +39,7 @@ class ChatML:
         self.notes, self.bos = notes, bos
 
     def render(self, messages: Sequence[ChatMessage], add_generation_prompt: bool = True) -> Rendered:
-        text = self.bos + "".join(
-            f"<|im_start|>{message.role}\n{message.content}<|im_end|>\n" for message in messages
-        )
+        text = self.bos + "".join(message(one.role, one.content) for one in messages)
         return Rendered(text + "<|im_start|>assistant\n" * add_generation_prompt, self.notes)
 
 
@@ -116,4 +126,18 @@ class Bench:
         return last
 
 
-__all__ = ["GREEDY", "Bench", "ChatML", "Clock", "Delta", "Finished", "Note", "Prefilled", "Refused"]
+__all__ = [
+    "GREEDY",
+    "MACHINES",
+    "NO_ROLLBACK",
+    "NO_SHIFT",
+    "Bench",
+    "ChatML",
+    "Clock",
+    "Delta",
+    "Finished",
+    "Note",
+    "Prefilled",
+    "Refused",
+    "message",
+]

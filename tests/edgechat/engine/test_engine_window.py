@@ -8,25 +8,16 @@ import pytest
 from edgechat.engine.process.messages import Evicted, Generate, Note
 from edgechat.records import Capabilities, FinishReason
 from edgechat.runtimes.base import Chunk, ContextFull, Logits
-from tests.edgechat.engine.harness import GREEDY, Bench
+from tests.edgechat.engine.harness import GREEDY, MACHINES, NO_ROLLBACK, NO_SHIFT, Bench, message
 from tests.edgechat.scripted_runtime import ScriptedRuntime
 
 LETTERS = "abcdefghijklmnop"
-NO_SHIFT = Capabilities(shift=False, rollback=-1, fork=True)
-NO_ROLLBACK = Capabilities(shift=False, rollback=0, fork=False)
-MACHINES = pytest.mark.parametrize(
-    "can", [None, NO_SHIFT, NO_ROLLBACK], ids=["shift", "no shift", "no rollback"]
-)
 
 
 def machine(can: Capabilities | None, n_ctx: int = 300, **options: object) -> ScriptedRuntime:
     if can is not None:
         options["can"] = can
     return ScriptedRuntime(n_ctx=n_ctx, **options)  # type: ignore[arg-type]
-
-
-def message(role: str, content: str) -> str:
-    return f"<|im_start|>{role}\n{content}<|im_end|>\n"
 
 
 def scripted(bench: Bench, n_turns: int) -> list[str]:
