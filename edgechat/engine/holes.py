@@ -94,15 +94,6 @@ class Holes:
                 joined.append((start, stop))
         return Holes(tuple(joined), self.filling)
 
-    def truncated(self, length: int) -> "Holes":
-        """The holes among the first `length` tokens.
-
-        Where `length` lies below the end of the last hole, there is room again for what that hole took:
-        better compute the sequence anew than go on with it.
-        """
-        ranges = tuple((start, min(stop, length)) for start, stop in self.ranges if start < length)
-        return Holes(ranges, self.filling if ranges else None)
-
     def applied(self, tokens: Sequence[int]) -> list[int]:
         """What is left of a conversation's `tokens`, by position."""
         left = list(tokens)
