@@ -6,6 +6,8 @@ import pytest
 
 from edgechat import offline
 from tests.edgechat.library.hub_server import HubServer, running
+from tests.edgechat.library.pulling import FILE, REPO
+from tests.edgechat.library.tiny_models import gguf
 
 
 @pytest.fixture
@@ -31,3 +33,11 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
         monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
         yield server
     huggingface_hub.close_session()
+
+
+@pytest.fixture
+def model(hub: HubServer) -> bytes:
+    """The one model of the hub's one repository."""
+    data = gguf()
+    hub.repositories[REPO] = {"README.md": b"#", FILE: data, "mmproj-tiny-F16.gguf": b"not a model"}
+    return data
