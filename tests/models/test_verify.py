@@ -1,13 +1,14 @@
 """What is verified: sound models pass, each rule's message names what, where and what to do."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from models.errors import BrokenModelFile, UnsupportedModel
 from models.verify import split_parts, verify_gguf
-from tests.oracles.damaged_gguf import BPE, EXPERTS, FILE, GEMMA, NUMBERS, TENSORS, TOKENS
+from tests.oracles.damaged_structure import FILE, TENSORS
+from tests.oracles.damaged_values import BPE, EXPERTS, GEMMA, NUMBERS, TOKENS
+from tests.oracles.gguf_changes import Cases
 from tests.oracles.raw_gguf import ARRAY, I32, STRING, U16, U32, File, Tensor, array, tiny_llama
 
 
@@ -89,9 +90,7 @@ def test_tiny_models_are_sound(tmp_path: Path, tokenizer: str, architecture: str
         (GEMMA, "window-0", "has gemma3.attention.sliding_window = 0: 1 to 1073741824 are possible"),
     ],
 )
-def test_messages_say_what_and_where(
-    tmp_path: Path, cases: dict[str, tuple[frozenset[int], Callable[[File], object]]], case: str, message: str
-) -> None:
+def test_messages_say_what_and_where(tmp_path: Path, cases: Cases, case: str, message: str) -> None:
     base = {
         id(EXPERTS): ("llama", "llama", 4),
         id(BPE): ("gpt2", "qwen2", 0),

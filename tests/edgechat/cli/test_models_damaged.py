@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from edgechat.cli import app
-from tests.oracles.damaged_gguf import ANY, Damaged, damaged_files
+from tests.oracles.damaged_gguf import Damaged, damaged_files
+from tests.oracles.gguf_changes import ANY
 
 SECONDS_A_FILE = 20.0
 """A bound against hanging, not a claim of speed."""
