@@ -15,11 +15,6 @@ PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
 
 
-def config_dir() -> Path:
-    """The folder of config.toml."""
-    return _folder("config")
-
-
 def data_dir() -> Path:
     """The folder of what the person would miss: conversations, models."""
     return _folder("data")

@@ -14,7 +14,7 @@ def mode(path):
 
 def test_one_variable_moves_everything(edgechat_home):
     folders = [
-        paths.config_dir(),
+        paths.config_file().parent,
         paths.data_dir(),
         paths.cache_dir(),
         paths.state_dir(),
@@ -24,13 +24,13 @@ def test_one_variable_moves_everything(edgechat_home):
     assert len(set(folders)) == 5
     assert [mode(folder) for folder in folders] == [0o700] * 5
     assert mode(edgechat_home) == 0o700
-    assert paths.config_file() == paths.config_dir() / "config.toml"
+    assert paths.config_file() == edgechat_home / "config" / "config.toml"
 
 
 def test_without_it_the_system_says_where(monkeypatch, tmp_path):
     monkeypatch.delenv("EDGECHAT_HOME")
     for folder in (
-        paths.config_dir(),
+        paths.config_file().parent,
         paths.data_dir(),
         paths.cache_dir(),
         paths.state_dir(),
@@ -45,7 +45,7 @@ def test_a_folder_that_cannot_be_made_is_one_clear_line(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("EDGECHAT_HOME", str(tmp_path / "file"))
     with pytest.raises(UsageError, match="set EDGECHAT_HOME to a folder that can be written"):
-        paths.config_dir()
+        paths.data_dir()
 
 
 def test_a_file_is_replaced_whole(tmp_path):

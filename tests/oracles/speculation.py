@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edgechat.engine.speculation.accept import Verdict
 from edgechat.engine.speculation.controller import Controller
 from edgechat.engine.speculation.proposal import Draft, Source
 from edgechat.engine.speculation.round import Round
@@ -23,6 +24,23 @@ class Sparse:
     def as_dict(self) -> dict[int, float]:
         """Probability by token."""
         return dict(zip(self.ids.tolist(), self.probabilities.tolist(), strict=True))
+
+
+def judge_greedily(
+    drafts: Sequence[int], likeliest: Sequence[int], ends: Callable[[int], bool] = lambda token: False
+) -> Verdict:
+    """What stands at temperature 0 and without penalties.
+
+    Args:
+        drafts: the drafted tokens.
+        likeliest: the target's likeliest token at each position, one more than drafts.
+        ends: whether a token ends the answer.
+    """
+    for i, draft in enumerate(drafts):
+        token = likeliest[i]
+        if draft != token or ends(token):
+            return Verdict(tuple(likeliest[: i + 1]), i + (draft == token), i + 1)
+    return Verdict(tuple(likeliest[: len(drafts) + 1]), len(drafts), len(drafts))
 
 
 def chi_squared_p(observed: Mapping[object, int], expected: Mapping[object, float]) -> float:

@@ -107,23 +107,6 @@ def compare(
     return Verdict(tuple(tokens), len(drafts), len(drafts))
 
 
-def compare_greedy(
-    drafts: Sequence[int], likeliest: Sequence[int], ends: Callable[[int], bool] = never
-) -> Verdict:
-    """`compare` at temperature 0 and without penalties.
-
-    Args:
-        drafts: the drafted tokens.
-        likeliest: the target's likeliest token at each position, one more than drafts.
-        ends: as for `verify`.
-    """
-    for i, draft in enumerate(drafts):
-        token = likeliest[i]
-        if draft != token or ends(token):
-            return Verdict(tuple(likeliest[: i + 1]), i + (draft == token), i + 1)
-    return Verdict(tuple(likeliest[: len(drafts) + 1]), len(drafts), len(drafts))
-
-
 def judge(x: int, q: Distribution, p: Distribution, random: Callable[[], float]) -> int:
     """The token at the place of a draft x ~ q: itself, or one that p has more of than q."""
     if random() * probability(q, x) < probability(p, x):

@@ -12,15 +12,14 @@ from edgechat.engine.speculation.accept import (
     Verdict,
     acceptance,
     compare,
-    compare_greedy,
     draw,
     probability,
     residual,
     verify,
 )
 from edgechat.engine.speculation.coupling import race
-from edgechat.engine.speculation.proposal import Draft, Source
-from tests.oracles.speculation import Sparse, chi_squared_p, chi_squared_survival, count
+from edgechat.engine.speculation.proposal import Distribution, Draft, Source
+from tests.oracles.speculation import Sparse, chi_squared_p, chi_squared_survival, count, judge_greedily
 
 N = 20_000
 
@@ -138,6 +137,10 @@ def test_penalties_follow_the_accepted_tokens() -> None:
         assert verdict.n_judged == min(len(verdict.tokens), 4)
 
 
+def likeliest_of(p: Distribution, i: int) -> int:
+    return int(p.ids[p.probabilities.argmax()])
+
+
 def test_an_end_ends() -> None:
     drafts = [Draft(token, Source.NGRAM, 0.9) for token in (0, 7, 1)]
     script = [sparse(t0=1), sparse(t7=1), sparse(t1=1), sparse(t2=1)]
@@ -145,8 +148,13 @@ def test_an_end_ends() -> None:
     assert verdict == Verdict((0, 7), n_accepted=2, n_judged=2)
     assert verify(drafts, lambda i, tokens: script[i], lambda: 0.5) == Verdict((0, 7, 1, 2), 3, 3)
     assert verify([], lambda i, tokens: script[i], lambda: 0.5) == Verdict((0,), 0, 0)
-    assert compare_greedy([0, 7, 1], [0, 7, 1, 2], lambda token: token == 7) == Verdict((0, 7), 2, 2)
-    assert compare_greedy([0, 5, 1], [0, 7, 1, 2], lambda token: token == 7) == Verdict((0, 7), 1, 2)
+
+    def is_seven(token: int) -> bool:
+        return token == 7
+
+    for drafted, expected in (([0, 7, 1], Verdict((0, 7), 2, 2)), ([0, 5, 1], Verdict((0, 7), 1, 2))):
+        assert judge_greedily(drafted, [0, 7, 1, 2], is_seven) == expected
+        assert compare(drafted, lambda i, tokens: script[i], likeliest_of, is_seven) == expected
 
 
 @given(st.lists(st.integers(0, 3), max_size=6), st.data())
@@ -154,14 +162,14 @@ def test_an_end_ends() -> None:
 def test_greedy_is_the_same_three_ways(drafts: list[int], data: st.DataObject) -> None:
     likeliest = data.draw(st.lists(st.integers(0, 3), min_size=len(drafts) + 1, max_size=len(drafts) + 1))
     script = [Sparse(np.array([x]), np.ones(1)) for x in likeliest]
-    fast = compare_greedy(drafts, likeliest)
+    expected = judge_greedily(drafts, likeliest)
     q = Sparse(np.arange(4), np.full(4, 0.25))
     chosen = [Draft(x, Source.NGRAM, 0.5) for x in drafts]
     drawn = [Draft(x, Source.MODEL, 0.5, q) for x in drafts]
     rng = np.random.default_rng(0)
-    assert verify(chosen, lambda i, tokens: script[i], rng.random) == fast
-    assert verify(drawn, lambda i, tokens: script[i], rng.random) == fast
-    assert compare(drafts, lambda i, tokens: script[i], lambda p, i: int(p.ids[0])) == fast
+    assert verify(chosen, lambda i, tokens: script[i], rng.random) == expected
+    assert verify(drawn, lambda i, tokens: script[i], rng.random) == expected
+    assert compare(drafts, lambda i, tokens: script[i], likeliest_of) == expected
 
 
 def test_residual_by_hand() -> None:
