@@ -81,10 +81,6 @@ class Tokenizer(Protocol):
         """A token's text, control tokens included ("<|im_end|>")."""
         ...
 
-    def is_eog(self, token: int) -> bool:
-        """Whether the token ends the model's turn."""
-        ...
-
 
 class Runtime(Protocol):
     """A loaded model and its KV cache."""

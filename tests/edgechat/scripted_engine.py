@@ -63,9 +63,6 @@ class ScriptedTokenizer:
     def name(self, token: int) -> str:
         return MARKS.get(token) or chr(token)
 
-    def is_eog(self, token: int) -> bool:
-        return token == END
-
 
 class ScriptedRuntime:
     """Continues each sequence as its last message says."""

@@ -84,10 +84,6 @@ class ToyTokenizer:
             return CONTROL[token - 256]
         return self._pieces[token].decode("utf-8", "replace")
 
-    def is_eog(self, token: int) -> bool:
-        """Whether the token ends the turn."""
-        return token in (IM_END, END_OF_TEXT)
-
 
 @dataclass(frozen=True)
 class Cell:

@@ -49,7 +49,6 @@ class LlamaCppTokenizer:
         for token in texts:
             self._pieces[token] = self._piece(token, special=True)
         self.eog_ids: tuple[int, ...] = tuple(sorted(self._find_eog() - self._pieces.keys()))
-        self._eog = frozenset(self.eog_ids)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Token ids of `text`, without a BOS. `special`: read "<|im_end|>" as the one token it names.
@@ -95,10 +94,6 @@ class LlamaCppTokenizer:
             ValueError: no such token.
         """
         return self._piece(token, special=True).decode("utf-8", "replace")
-
-    def is_eog(self, token: int) -> bool:
-        """Whether the token ends the model's turn."""
-        return token in self._eog
 
     def _piece(self, token: int, *, special: bool) -> bytes:
         if not 0 <= token < self.n_vocab:
