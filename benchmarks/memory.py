@@ -12,7 +12,6 @@ depend on what else the machine does. Linux only.
 import argparse
 import asyncio
 import json
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,8 @@ import msgspec
 from edgechat import hardware
 from edgechat.engine.process.client import EngineClient
 from edgechat.engine.process.messages import Generate
-from edgechat.library.dry_run import DryRunProcess
-from edgechat.library.estimate import estimate_file
 from edgechat.library.needs import Needs
+from edgechat.library.plan import plan
 from edgechat.library.resolve import resolve
 from edgechat.records import LoadSettings, SamplingSettings
 
@@ -49,12 +47,9 @@ def main() -> None:
         for n_ctx in options.ctx:
             for kv_type in options.kv_type:
                 settings = LoadSettings(str(path), n_ctx=n_ctx, kv_type=kv_type, n_threads=options.threads)
-                with DryRunProcess(path) as dry:
-                    needs = dry.ask(settings).needs
-                if needs is None:
-                    sys.exit(f"{path}: llama.cpp can't make a context of {n_ctx} in {kv_type}")
+                planned, guess = (plan(path, settings, exact=exact).asked_needs for exact in (True, False))
                 measured = asyncio.run(_measure(settings, fill=options.fill))
-                rows.append(_row(path, settings, needs, estimate_file(path, settings), measured))
+                rows.append(_row(path, settings, planned, guess, measured))
                 if not options.json:
                     _print(rows[-1], head=len(rows) == 1)
     if options.json:
