@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgechat import hardware
+from edgechat import hardware, huge_pages
 from edgechat.cli import app
 from edgechat.doctor import Finding, Severity, checks, exit_code, gpu, library
 from edgechat.doctor.clipboard import clipboard
@@ -210,8 +210,17 @@ def test_apple(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the rest
 
 
+def test_memory_in_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "memory", lambda: Memory(2**34, 2**33))
+    monkeypatch.setattr(huge_pages, "available", lambda: True)
+    finding = checks.check_memory()
+    assert finding.found == "8.6 GB available of 17.2 GB, huge pages for weights"
+    assert finding.data == {"total": 2**34, "available": 2**33, "huge_pages": True}
+
+
 def test_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "memory", lambda: Memory(2**30, 2**28))
+    monkeypatch.setattr(huge_pages, "available", lambda: False)
     finding = checks.check_memory()
     assert (finding.severity, finding.found) == (Severity.SHORT, "268.4 MB available of 1.1 GB")
 
