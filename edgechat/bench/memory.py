@@ -31,7 +31,7 @@ async def measure(plan: Plan) -> MemoryResult:
         await ask(client, Generate(0, prompt=prompt, sampling=texts.GREEDY, max_tokens=2, ignore_eog=True))
         resident = psutil.Process(client.pid).memory_info().rss
         info = client.info
-    load = msgspec.structs.replace(load, n_ctx=info.n_ctx)
+    load = msgspec.structs.replace(load, n_ctx=info.n_ctx, use_mmap=info.mapped)
     try:
         planned = estimate_file(Path(load.path), load).peak
     except (ModelError, EdgechatError, OSError):  # a runtime of tests, whose model is no file
