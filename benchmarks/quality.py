@@ -29,6 +29,8 @@ from typing import Any
 
 GGUF = ("--to", "gguf", "--type")
 NO_IMATRIX = ("--imatrix", "off")
+AS_STORED = ("--token-embedding-type", "bf16", "--output-tensor-type", "bf16")
+"""The matrices that GPTQ leaves alone, too: what is quantized in both is the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ ROWS = (
     Row("int8 w8a8 smooth", ("--to", "int8", "--scheme", "w8a8", "--smooth"), reads_text=True),
     Row("q4_0", (*GGUF, "q4_0", *NO_IMATRIX)),
     Row("q4_0 imatrix", (*GGUF, "q4_0"), reads_text=True),
+    Row("q4_0 imatrix bf16", (*GGUF, "q4_0", *AS_STORED), reads_text=True),
     Row("gptq g32", ("--to", "gptq", "--group-size", "32"), reads_text=True),
     Row("gptq g32 as q4_0", (*GGUF, "q4_0", *NO_IMATRIX), of="gptq g32"),
     Row("q4_k_m", (*GGUF, "q4_k_m", *NO_IMATRIX)),
