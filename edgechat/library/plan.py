@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 
 from edgechat import hardware, huge_pages
-from edgechat.errors import ResourceError
 from edgechat.library import estimate, ladder
 from edgechat.library.dry_run import Answer, DryRunProcess, NoDryRun
 from edgechat.library.inspect import number
@@ -147,24 +146,6 @@ def to_run(path: Path, settings: LoadSettings | None = None) -> str:
     """
     report = plan(path, settings or LoadSettings(str(path)), exact=False)
     return f"to run, it {line(report).removeprefix('it ')}"
-
-
-def require(n_bytes: int, what: str) -> None:
-    """Refuse work for which there isn't the memory.
-
-    Args:
-        n_bytes: main memory that it takes.
-        what: the work, for the message: "quantizing model.gguf".
-
-    Raises:
-        ResourceError: with the numbers.
-    """
-    available = main_memory().ram
-    if n_bytes + MARGIN > available:
-        raise ResourceError(
-            f"{what} needs {bytes_text(n_bytes)} of memory: {bytes_text(available)} can be taken, and "
-            f"{bytes_text(MARGIN)} of it must stay free; close other programs"
-        )
 
 
 class _Planned(msgspec.Struct, frozen=True):

@@ -29,14 +29,13 @@ class Hessian:
             columns: K, the matrix's inputs.
             dtype: of the sums, float32 or float64.
             device: where they are kept.
-            magnitudes: keep the mean and the maximum of |x| too, for AWQ and SmoothQuant.
+            magnitudes: keep the mean of |x| too, for AWQ.
         """
         self.count = 0
         """Inputs seen."""
         self.magnitudes = magnitudes
         self._upper = torch.zeros(columns, columns, dtype=dtype, device=device)
         self._abs_sum = torch.zeros(columns, dtype=torch.float64, device=device)
-        self._abs_max = torch.zeros(columns, dtype=torch.float32, device=device)
 
     def add(self, inputs: torch.Tensor) -> None:
         """Count more inputs: [..., K]."""
@@ -52,9 +51,7 @@ class Hessian:
             self._upper[panel, start:].addmm_(x[:, panel].t(), x[:, start:], beta=keep, alpha=share)
         self.count = total
         if self.magnitudes:
-            absolute = x.abs()
-            self._abs_sum += absolute.sum(0)
-            torch.maximum(self._abs_max, absolute.amax(0).float(), out=self._abs_max)
+            self._abs_sum += x.abs().sum(0)
 
     def matrix(self) -> torch.Tensor:
         """The mean, [K, K], symmetric; of the sums' dtype. It shares their memory: add nothing afterwards."""
@@ -68,19 +65,9 @@ class Hessian:
         return self._upper
 
     @property
-    def mean_square(self) -> torch.Tensor:
-        """Of each input, [K]: llama.cpp's importance matrix."""
-        return self._upper.diagonal().clone()
-
-    @property
     def mean_magnitude(self) -> torch.Tensor:
         """Mean |x| of each input, float32 [K]; where it was asked for."""
         return (self._abs_sum / max(1, self.count)).float()
-
-    @property
-    def max_magnitude(self) -> torch.Tensor:
-        """Maximum of |x| of each input, float32 [K]; where it was asked for."""
-        return self._abs_max.clone()
 
 
 def output_error(difference: torch.Tensor, hessian: torch.Tensor) -> torch.Tensor:

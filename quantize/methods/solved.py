@@ -21,11 +21,6 @@ class Solved:
     note: str = ""
     """What went otherwise than planned: for the receipt."""
 
-    @property
-    def total_loss(self) -> float:
-        """Over all outputs."""
-        return float(self.loss.sum())
-
     def rows(self, start: int, stop: int) -> Self:
         """Some of the rows."""
         return replace(self, matrix=self.matrix.rows(start, stop), loss=self.loss[start:stop])

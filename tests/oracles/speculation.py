@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgechat.engine.speculation.accept import Verdict
+from edgechat.engine.speculation.accept import Verdict, draw, judge
 from edgechat.engine.speculation.controller import Controller
-from edgechat.engine.speculation.proposal import Draft, Source
+from edgechat.engine.speculation.proposal import Distribution, Draft, Source
 from edgechat.engine.speculation.round import Round
 
 
@@ -24,6 +24,43 @@ class Sparse:
     def as_dict(self) -> dict[int, float]:
         """Probability by token."""
         return dict(zip(self.ids.tolist(), self.probabilities.tolist(), strict=True))
+
+
+Target = Callable[[int, Sequence[int]], Distribution]
+"""p at position i of the round, after the tokens that were accepted there so far."""
+
+
+def never(token: int) -> bool:
+    """No token ends the answer."""
+    return False
+
+
+def verify(
+    drafts: Sequence[Draft],
+    target: Target,
+    random: Callable[[], float],
+    ends: Callable[[int], bool] = never,
+) -> Verdict:
+    """Judge `drafts` one after the other, up to the first that falls or ends the answer.
+
+    Args:
+        drafts: in order; may be empty, which is plain decoding.
+        target: called for positions 0, 1, ..., as far as needed: at most len(drafts) + 1 times.
+        random: uniform in [0, 1). A chosen draft, and the last token, take one number; a drawn draft takes
+            one, and another where it falls.
+        ends: whether a token ends the answer (end of turn, stop string): nothing comes after it.
+    """
+    tokens: list[int] = []
+    for i, draft in enumerate(drafts):
+        p, q = target(i, tokens), draft.drawn_from
+        token = draw(p, random()) if q is None else judge(draft.token, q, p, random)
+        tokens.append(token)
+        if token != draft.token:
+            return Verdict(tuple(tokens), i, i + 1)
+        if ends(token):
+            return Verdict(tuple(tokens), i + 1, i + 1)
+    tokens.append(draw(target(len(drafts), tokens), random()))
+    return Verdict(tuple(tokens), len(drafts), len(drafts))
 
 
 def judge_greedily(

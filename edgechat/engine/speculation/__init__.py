@@ -3,7 +3,6 @@
 proposal.py     a drafted token, what it was drawn from, and how sure its proposer was
 ngram.py        drafts from the conversation's own words
 accept.py       which drafts stand: the output is distributed exactly as the target model's
-coupling.py     the same with a seed: the text does not depend on the drafts at all
 cost.py         V(k): measured seconds of a batch of k tokens
 calibration.py  how often drafts stand, by proposer, place and confidence
 stopping.py     the optimal stopping rule, as arithmetic

@@ -20,13 +20,13 @@ p and q are what tokens are really drawn from: after temperature, top-k, top-p, 
 Penalties and grammar depend on the tokens before, so p comes from a callback, one position at a time.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from edgechat.engine.speculation.proposal import Distribution, Draft
+from edgechat.engine.speculation.proposal import Distribution
 
 Ids = npt.NDArray[np.int64]
 Reals = npt.NDArray[np.float64]
@@ -42,69 +42,6 @@ class Verdict:
     """How many of the drafts are among `tokens`."""
     n_judged: int
     """Drafts whose fate was seen; those after one that fell tell nothing."""
-
-
-Target = Callable[[int, Sequence[int]], Distribution]
-"""p at position i of the round, after the tokens that were accepted there so far."""
-
-
-def never(token: int) -> bool:
-    """No token ends the answer."""
-    return False
-
-
-def verify(
-    drafts: Sequence[Draft],
-    target: Target,
-    random: Callable[[], float],
-    ends: Callable[[int], bool] = never,
-) -> Verdict:
-    """Judge `drafts` one after the other, up to the first that falls or ends the answer.
-
-    Args:
-        drafts: in order; may be empty, which is plain decoding.
-        target: called for positions 0, 1, ..., as far as needed: at most len(drafts) + 1 times.
-        random: uniform in [0, 1). A chosen draft, and the last token, take one number; a drawn draft takes
-            one, and another where it falls.
-        ends: whether a token ends the answer (end of turn, stop string): nothing comes after it.
-    """
-    tokens: list[int] = []
-    for i, draft in enumerate(drafts):
-        p, q = target(i, tokens), draft.drawn_from
-        token = draw(p, random()) if q is None else judge(draft.token, q, p, random)
-        tokens.append(token)
-        if token != draft.token:
-            return Verdict(tuple(tokens), i, i + 1)
-        if ends(token):
-            return Verdict(tuple(tokens), i + 1, i + 1)
-    tokens.append(draw(target(len(drafts), tokens), random()))
-    return Verdict(tuple(tokens), len(drafts), len(drafts))
-
-
-def compare(
-    drafts: Sequence[int],
-    target: Target,
-    pick: Callable[[Distribution, int], int],
-    ends: Callable[[int], bool] = never,
-) -> Verdict:
-    """As `verify`, but the target picks its tokens itself, and a draft stands where it picks the same.
-
-    Args:
-        drafts: the drafted tokens; how they were found doesn't matter.
-        target: as for `verify`.
-        pick: a token of p at position i of the round: the likeliest, or one drawn by
-            `edgechat.engine.speculation.coupling.race`.
-        ends: as for `verify`.
-    """
-    tokens: list[int] = []
-    for i, draft in enumerate(drafts):
-        tokens.append(pick(target(i, tokens), i))
-        if tokens[-1] != draft:
-            return Verdict(tuple(tokens), i, i + 1)
-        if ends(draft):
-            return Verdict(tuple(tokens), i + 1, i + 1)
-    tokens.append(pick(target(len(drafts), tokens), len(drafts)))
-    return Verdict(tuple(tokens), len(drafts), len(drafts))
 
 
 def judge(x: int, q: Distribution, p: Distribution, random: Callable[[], float]) -> int:

@@ -21,11 +21,7 @@ def test_mean_over_batches(columns: int, dtype: torch.dtype) -> None:
     tolerance = 1e-12 if dtype is torch.float64 else 1e-5
     torch.testing.assert_close(hessian.matrix().double(), expected, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(hessian.matrix(), hessian.matrix().T, rtol=0, atol=0)
-    torch.testing.assert_close(
-        hessian.mean_square.double(), x.double().square().mean(0), rtol=1e-5, atol=1e-6
-    )
     torch.testing.assert_close(hessian.mean_magnitude, x.abs().mean(0))
-    torch.testing.assert_close(hessian.max_magnitude, x.abs().amax(0))
     assert hessian.count == 70
 
 
