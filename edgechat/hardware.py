@@ -97,8 +97,12 @@ def physical_cores(root: Path = ROOT, allowed: Iterable[int] | None = None) -> i
     return max(1, cores if quota is None else min(cores, int(quota)))
 
 
-def memory(root: Path = ROOT) -> Memory:
+def memory(root: Path = ROOT, *, held: int = 0) -> Memory:
     """Main memory, no more of it than control groups and EDGECHAT_MEMORY_LIMIT allow.
+
+    Args:
+        root: where /sys and /proc are.
+        held: bytes of the variable's limit that are taken already.
 
     Raises:
         UsageError: the variable isn't a size.
@@ -110,7 +114,7 @@ def memory(root: Path = ROOT) -> Memory:
         available = min(available, free)
     own = _own_limit(os.environ.get(MEMORY_LIMIT, ""))
     if own is not None:
-        total, available = min(total, own), min(available, own)
+        total, available = min(total, own), min(available, own - held)
     return Memory(total, max(0, available))
 
 

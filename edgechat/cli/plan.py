@@ -74,7 +74,10 @@ def _print(report: "PlanReport") -> None:
         rows.append(("of it, the system can take back", *(bytes_text(one.cold) for one in needs)))
     rows.append(("must be free", *(bytes_text(one.held) for one in needs)))
     rows.append(
-        ("free now, less a margin", *(bytes_text(report.available.ram - report.margin) for _ in needs))
+        (
+            "free now, less a margin",
+            *(bytes_text(max(0, report.available.ram - report.margin)) for _ in needs),
+        )
     )
     if any(one.gpu for one in needs):
         rows.append((f"on {report.gpu}", *(bytes_text(one.gpu) for one in needs)))

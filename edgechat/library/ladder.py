@@ -277,8 +277,8 @@ def refusal(plan: Plan, name: str, *, longest_ctx: int = 0, smaller: str = "") -
         longest_ctx: for a context that the person fixed, the longest that would fit; 0 for none.
         smaller: a smaller quantization by its name, that would fit.
     """
-    says = f"{name} needs {_needed(plan)}: {bytes_text(plan.available.ram)} of memory can be taken"
-    says += f", and {bytes_text(MARGIN)} of it must stay free"
+    says = f"{name} needs {_needed(plan)}; {bytes_text(plan.available.ram)} of memory can be taken"
+    says += f", of which {bytes_text(MARGIN)} must stay free"
     if plan.needs.gpu and plan.available.vram and plan.needs.gpu + MARGIN > plan.available.vram:
         says += (
             f"; of the GPU's, {bytes_text(plan.needs.gpu)} are needed, {bytes_text(plan.available.vram)} free"
@@ -294,7 +294,7 @@ def _needed(plan: Plan) -> str:
     asked = bytes_text(plan.asked.held)
     if plan.asked.held == plan.needs.held:
         return f"{asked} with {plan.settings.n_ctx:,} tokens of context"
-    return f"{asked}, and {bytes_text(plan.needs.held)} with {'; '.join(plan.steps)}"
+    return f"{asked}, or {bytes_text(plan.needs.held)} at the least ({', '.join(plan.steps)})"
 
 
 def note(plan: Plan) -> str:

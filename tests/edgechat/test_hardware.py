@@ -159,3 +159,12 @@ def test_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert hardware.cpu_features(tmp_path) == {"sse3", "avx", "avx2", "avx512_vbmi"}
     _write(tmp_path, {"proc/cpuinfo": "processor: 0\nFeatures\t: fp asimd asimddp i8mm\n"})
     assert hardware.cpu_features(tmp_path) == {"neon", "asimddp", "i8mm"}
+
+
+def test_what_is_held_counts_into_the_own_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    free = psutil.virtual_memory().available
+    monkeypatch.setenv("EDGECHAT_MEMORY_LIMIT", "64M")
+    assert hardware.memory(tmp_path, held=2**20).available == 63 * 2**20
+    assert hardware.memory(tmp_path, held=2**30).available == 0
+    monkeypatch.delenv("EDGECHAT_MEMORY_LIMIT")
+    assert hardware.memory(tmp_path, held=2**40).available > free // 2

@@ -36,6 +36,7 @@ def to_memory(settings: LoadSettings, path: Path, available: int) -> tuple[LoadS
         parts = estimate.read_parts(path)
     except (OSError, ModelError):
         return settings, ""  # llama.cpp will say what is wrong with it
+    available += estimate.ENGINE  # which is here, and counted: so that the numbers are those of `models plan`
     beside = _draft_bytes(settings)
     rough = estimate.estimate(parts, settings, hardware.cpu_features())
     held = rough.held + beside
@@ -47,6 +48,8 @@ def to_memory(settings: LoadSettings, path: Path, available: int) -> tuple[LoadS
 
         def requirements(wanted: LoadSettings, draft: bool) -> Needs | None:
             needs = dry.needs(wanted)
+            if needs is not None:
+                needs = msgspec.structs.replace(needs, engine=needs.engine + estimate.ENGINE)
             return msgspec.structs.replace(needs, draft=_draft_bytes(wanted)) if needs and draft else needs
 
         if requirements(settings, False) is None:

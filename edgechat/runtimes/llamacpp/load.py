@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from edgechat import hardware
 from edgechat.errors import NotFoundError, ResourceError, UnsupportedError
 from edgechat.library import estimate
@@ -85,7 +87,8 @@ class _Loader:
         self.on_progress = on_progress
         self.log = logs.capture()
         self.llama: Any = abi.llama()
-        self.available = hardware.memory().available
+        # What is planned counts the engine itself, and the model that this one drafts for.
+        self.available = hardware.memory(held=psutil.Process().memory_info().rss).available
         self.gpus = gpus() if settings.n_gpu_layers else ()
         self.n_threads = settings.n_threads or hardware.physical_cores()
         self.notes: list[str] = []

@@ -78,9 +78,9 @@ def test_below_the_last_rung_it_does_not_fit() -> None:
     assert plan.settings.n_ctx == 512
     assert 0 < plan.short <= MIB
     assert ladder.refusal(plan, "m") == (
-        "m needs 2.1 GB, and 1.2 GB with the context's memory in q8_0 instead of f16; batches of 128 instead "
-        "of 512 tokens; 512 instead of 4,096 tokens of context: 1.5 GB of memory can be taken, and 268.4 MB "
-        "of it must stay free; its weights alone are 1.0 GB: choose a smaller model"
+        "m needs 2.1 GB, or 1.2 GB at the least (the context's memory in q8_0 instead of f16, batches of 128 "
+        "instead of 512 tokens, 512 instead of 4,096 tokens of context); 1.5 GB of memory can be taken, of "
+        "which 268.4 MB must stay free; its weights alone are 1.0 GB: choose a smaller model"
     )
     assert ladder.refusal(plan, "m", smaller="q3_k_m (about 700.0 MB)").endswith(
         "take a smaller quantization, such as q3_k_m (about 700.0 MB), or a smaller model"
