@@ -21,7 +21,7 @@ from models.chat_template.template import ChatTemplate
 from models.chat_template.usable import usable_template
 from models.errors import UnsupportedModel, UnsupportedTemplate
 from models.json_file import optional_json
-from quantize.errors import BadRequest, SourceNotFound
+from quantize.errors import BadRequest, SourceNotFound, to_install
 
 SAMPLES = 128
 LENGTH = 512
@@ -103,7 +103,7 @@ class FolderTokenizer:
             from tokenizers import Tokenizer
         except ImportError:
             raise UnsupportedModel(
-                "calibration needs the package tokenizers: pip install 'edgechat[torch]'"
+                f"calibration needs the package tokenizers: {to_install('torch')}"
             ) from None
         try:
             self._tokenizer: Tokenizer = Tokenizer.from_file(str(path))

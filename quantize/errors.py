@@ -11,6 +11,11 @@ QuantizeError
 """
 
 
+def to_install(extra: str) -> str:
+    """What a person does who has edgechat without what one of its extras brings."""
+    return f"`make setup-all`, or `pip install '.[{extra}]'`, in edgechat's folder"
+
+
 class QuantizeError(Exception):
     """A quantization can't be done. The message is one line: what is wrong, where, and what to do."""
 

@@ -159,6 +159,7 @@ class Maker:
                 )
             self._check_memory(weights.config.hidden_size)
             state, n_layers = self.workspace.begin(), weights.config.n_layers
+            state.n_layers = n_layers
             if state.layers:
                 self.say(f"going on after layer {len(state.layers)} of {n_layers}")
             self._plan(texts.name, len(state.layers) / n_layers)

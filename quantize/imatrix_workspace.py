@@ -20,7 +20,15 @@ from quantize.calibration import bundled, from_file
 from quantize.devices import usable_cores
 from quantize.imatrix import ImportanceMatrix
 from quantize.partial import finish
-from quantize.resume import SUMS, State, Workspace, damaged, hash_of_files
+from quantize.resume import (
+    BEGINS_ANEW,
+    SUMS,
+    State,
+    Workspace,
+    damaged,
+    hash_of_files,
+    noted_when_stopped,
+)
 
 if TYPE_CHECKING:
     from models.checkpoint import GGUFCheckpoint, SafetensorsCheckpoint
@@ -83,7 +91,8 @@ class MatrixWorkspace:
                 self.threads = self._state.threads
             self._say_if_nothing_is_there()
             try:
-                yield
+                with noted_when_stopped(lambda: workspace.reached(self._state)):
+                    yield
             except BaseException:
                 if self._state is not None and not self._is_of_use:
                     workspace.remove()
@@ -175,11 +184,11 @@ class MatrixWorkspace:
     @property
     def _is_of_use(self) -> bool:
         """Another run would have less to do."""
-        return self._state is not None and bool(self._state.reached or self.workspace.has_samples)
+        return bool(self.workspace.reached(self._state))
 
     def _say_if_nothing_is_there(self) -> None:
         if self._request.resume and not self._is_of_use:
-            self._say("there is no stopped run to go on with: this one begins anew")
+            self._say(BEGINS_ANEW)
 
     @cached_property
     def _fingerprint(self) -> str:

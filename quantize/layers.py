@@ -21,7 +21,7 @@ from quantize.calibration import (
     samples,
 )
 from quantize.devices import usable_cores
-from quantize.errors import BadRequest, SourceNotFound
+from quantize.errors import BadRequest, SourceNotFound, to_install
 from quantize.heap import give_back
 from quantize.layer_plan import LayerPlan, make_plan
 from quantize.layer_request import LayerRequest, LayerResult, Reporter, Silent, free_memory
@@ -59,9 +59,7 @@ def _need_torch() -> None:
     try:
         import torch  # noqa: F401
     except ImportError:
-        raise UnsupportedModel(
-            "GPTQ, AWQ and INT8 are computed with torch: pip install 'edgechat[torch]'"
-        ) from None
+        raise UnsupportedModel(f"GPTQ, AWQ and INT8 are computed with torch: {to_install('torch')}") from None
 
 
 class _Run:
@@ -79,6 +77,8 @@ class _Run:
         self.trouble = ""
         """Why the source's chat template can't be used."""
         self.tokenizer: FolderTokenizer | None = None
+        self.has_own_text = False
+        """A stopped run had written its calibration text, and this one goes on with it."""
         recipe = self._settled(request.recipe)
         output = request.output or Path(f"{source.name}-{recipe.label}")
         output = output.absolute()
@@ -117,6 +117,7 @@ class _Run:
         import torch
 
         from quantize.layer_methods import method_of
+        from quantize.resume import BEGINS_ANEW, noted_when_stopped
 
         request, recipe = self.request, self.request.recipe
         for note in self.source.notes:
@@ -146,13 +147,14 @@ class _Run:
             state = self.workspace.begin(
                 self._fingerprint(found), request.threads, resume=request.resume, force=request.force
             )
+            state.n_layers = self.weights.config.n_layers
             if state.layers:
                 self._note(f"going on after layer {len(state.layers)} of {self.weights.config.n_layers}")
-            elif request.resume:
-                self._note("there is no stopped run to go on with: this one begins at the first layer")
+            elif request.resume and not self.has_own_text:
+                self._note(BEGINS_ANEW)
             if found is not None and request.self_seed is not None:
                 self.workspace.keep_samples(found, self._self_key())
-            with _threads(state.threads):
+            with _threads(state.threads), noted_when_stopped(lambda: self.workspace.reached(state)):
                 return self._made(method, state, found, plan)
 
     def _made(
@@ -236,6 +238,7 @@ class _Run:
         request = self.request
         kept = self.workspace.kept_samples(self._self_key()) if request.resume else None
         if kept is not None:
+            self.has_own_text = True
             return kept
         return written(
             self.source,

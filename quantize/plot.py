@@ -9,7 +9,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from models.errors import UnsupportedModel
-from quantize.errors import BadRequest
+from quantize.errors import BadRequest, to_install
 
 WIDTH, HEIGHT = 960, 540
 LEFT, RIGHT, TOP, BOTTOM = 84, 150, 86, 64
@@ -272,6 +272,6 @@ def _png(drawn: str) -> bytes:
         import resvg_py
     except ImportError:
         raise UnsupportedModel(
-            "a PNG is drawn with resvg-py: pip install 'edgechat[plot]', or give a name that ends in .svg"
+            f"a PNG is drawn with resvg-py: {to_install('plot')}; or give a name that ends in .svg"
         ) from None
     return bytes(resvg_py.svg_to_bytes(svg_string=drawn, zoom=SCALE))

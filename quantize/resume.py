@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 VERSION = 2
 SUMS = "imatrix"
 """What the file of a finished layer ends in that nothing is quantized in: what an importance matrix takes."""
+
+BEGINS_ANEW = "there is no stopped run to go on with: this one begins anew"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class State:
     """How many were run through the whole model, for an importance matrix."""
     importance: Mapping[str, Any] | None = None
     """What there is to tell of the importance matrix, when it is whole."""
+    n_layers: int = field(default=0, compare=False)
+    """Of the model; 0: not known. It is not written."""
 
     @property
     def reached(self) -> str:
@@ -70,8 +74,24 @@ class State:
         if self.importance is not None:
             return "its importance matrix was made"
         if self.layers:
-            return f"{len(self.layers)} layers"
+            of = f" of {self.n_layers}" if self.n_layers else ""
+            return f"{len(self.layers)}{of} layers"
         return f"{self.samples} samples" if self.samples else ""
+
+
+@contextmanager
+def noted_when_stopped(reached: Callable[[], str]) -> Iterator[None]:
+    """Ctrl-C and a signal that ends the program get a note (PEP 678) of what the run can go on from.
+
+    Args:
+        reached: tells what is kept, in words; "" where nothing is.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if text := reached():
+            stop.add_note(f"stopped after {text}: the same command with --resume goes on")
+        raise
 
 
 class Workspace:
@@ -141,6 +161,12 @@ class Workspace:
         with partial.open("wb") as file:
             np.savez(file, key=key, tokens=found.tokens, n_chat=found.n_chat, source=found.source)
         finish(partial, path)
+
+    def reached(self, state: State | None) -> str:
+        """What a run of that state could go on from, in words; "" where it is nothing."""
+        if state is None:
+            return ""
+        return state.reached or ("its calibration text was written" if self.has_samples else "")
 
     @property
     def has_samples(self) -> bool:

@@ -31,9 +31,9 @@ def compared(model: str, against: str, text: str, n_ctx: int, *, as_json: bool, 
     try:
         import quantize.compare as comparing
     except ImportError:
-        raise UnsupportedError(
-            "comparing needs torch and tokenizers: pip install 'edgechat[torch]'"
-        ) from None
+        from quantize.errors import to_install
+
+        raise UnsupportedError(f"comparing needs torch and tokenizers: {to_install('torch')}") from None
     from edgechat.cli.quantize_layers import evaluation_rows
     from quantize.receipt import figures
 

@@ -11,7 +11,7 @@ from edgechat.cli.output import answer, json_object, note
 from edgechat.cli.quantize_gguf import importance_of
 from edgechat.cli.quantize_layers import LayerOptions, record, request_of, summary, try_it
 from edgechat.cli.quantize_layers_progress import reported
-from edgechat.cli.quantize_progress import shown, stopped_by_sigterm
+from edgechat.cli.quantize_progress import shown, stopped_by_sigterm, told_when_stopped
 from edgechat.cli.quantize_types import (
     EmbeddingTypeOption,
     OutputTypeOption,
@@ -184,7 +184,7 @@ def quantize(
     matrix = importance_of(imatrix, options, target, wishes)
     request = Request(origin, target, place, force, threads, matrix, wishes, bool(resume))
     say = _unsaid if quiet else note
-    with stopped_by_sigterm(), shown(quiet=quiet) as progress:
+    with told_when_stopped(quiet=quiet), stopped_by_sigterm(), shown(quiet=quiet) as progress:
         result = run(request, progress, say)
     if not quiet:
         if wishes:
@@ -222,7 +222,7 @@ def _layers(request: "LayerRequest", picture: Path | None, *, as_json: bool, qui
 
     if picture is not None:
         check_plot(picture)
-    with stopped_by_sigterm(), reported(quiet=quiet) as reporter:
+    with told_when_stopped(quiet=quiet), stopped_by_sigterm(), reported(quiet=quiet) as reporter:
         made = run(request, reporter)
     if picture is not None:
         plot(made.receipt.record(), picture)

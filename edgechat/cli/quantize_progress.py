@@ -33,6 +33,17 @@ def stopped_by_sigterm() -> Iterator[None]:
 
 
 @contextmanager
+def told_when_stopped(*, quiet: bool) -> Iterator[None]:
+    """Where Ctrl-C or a signal ended the run: what it can go on from, as the run noted it."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as stop:
+        for text in () if quiet else getattr(stop, "__notes__", ()):
+            note(text)
+        raise
+
+
+@contextmanager
 def shown(*, quiet: bool) -> Iterator["Progress"]:
     """A bar on a terminal; a line per stage elsewhere; nothing where that was asked for."""
     from quantize.progress import silent

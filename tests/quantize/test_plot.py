@@ -148,7 +148,7 @@ def test_files(tmp_path: Path) -> None:
 def test_a_png_without_what_draws_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused with both ways out, before any work."""
     monkeypatch.setitem(__import__("sys").modules, "resvg_py", None)
-    with pytest.raises(UnsupportedModel, match=r"edgechat\[plot\].* or give a name that ends in .svg"):
+    with pytest.raises(UnsupportedModel, match=r"'\.\[plot\]'.* or give a name that ends in .svg"):
         check_plot(tmp_path / "x.png")
     check_plot(tmp_path / "x.svg")
 

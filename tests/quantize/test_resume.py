@@ -123,11 +123,52 @@ def test_what_was_stopped_is_not_thrown_away_unasked(
 
 
 @pytest.mark.oracle
+@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
+def test_a_stopped_run_says_how_to_go_on(
+    tiny_folder: Path,
+    tmp_path: Path,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    stop: BaseException,
+    code: int,
+) -> None:
+    """In a line, where a layer is done; else, and with --quiet, in none."""
+    from edgechat.cli import app
+    from quantize.streaming import Streamer
+
+    plain = Streamer._layer
+    words = ["quantize", str(tiny_folder), "--to", "gptq", "--samples", "2", "--sequence-length", "16"]
+    words += ["--threads", "1", "-o", str(tmp_path / "out")]
+    said = {}
+    for layers, more in ((0, []), (3, []), (3, ["--force", "--quiet"])):
+
+        def interrupted(self: Streamer, index: int, last: int = layers) -> None:
+            if index == last:
+                raise stop
+            plain(self, index)
+
+        monkeypatch.setattr(Streamer, "_layer", interrupted)
+        stop.__dict__.pop("__notes__", None)
+        assert app.main([*words, *more]) == code
+        said[layers, bool(more)] = capsys.readouterr().err.splitlines()
+    assert not any("stopped" in line for line in said[0, False])
+    assert said[3, False][-1] == "stopped after 3 of 4 layers: the same command with --resume goes on"
+    assert said[3, True] == []
+    monkeypatch.setattr(Streamer, "_layer", plain)
+    assert app.main([*words, "--resume"]) == 0
+    assert "note: going on after layer 3 of 4" in capsys.readouterr().err.splitlines()
+    assert app.main([*words, "--resume", "--force"]) == 0
+    anew = "note: there is no stopped run to go on with: this one begins anew"
+    assert anew in capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.oracle
 def test_resume_without_anything_to_resume_begins(request_: LayerRequest) -> None:
     """So that one command can be repeated until it is done."""
     result = run(replace(request_, resume=True))
     assert result.path == request_.output
-    assert "there is no stopped run to go on with: this one begins at the first layer" in result.notes
+    assert "there is no stopped run to go on with: this one begins anew" in result.notes
 
 
 def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
