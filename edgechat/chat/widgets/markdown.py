@@ -1,6 +1,7 @@
 """Markdown as it streams. What is particular to Textual's own widget is kept in here."""
 
 from markdown_it import MarkdownIt
+from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 from textual import events
 from textual.app import ComposeResult
@@ -15,8 +16,20 @@ from edgechat.chat.plain import printable
 
 
 def _parser() -> MarkdownIt:
-    """GitHub's Markdown, but HTML is text like any other: what a model writes is never swallowed."""
-    return MarkdownIt("gfm-like", {"html": False})
+    """GitHub's Markdown, but HTML is text like any other: what a model writes is never swallowed.
+
+    A line ends where the model ended it, as in GitHub's comments: poems and addresses are no paragraphs.
+    """
+    parser = MarkdownIt("gfm-like", {"html": False})
+    parser.core.ruler.push("keep_lines", _keep_lines)
+    return parser
+
+
+def _keep_lines(state: StateCore) -> None:
+    for token in state.tokens:
+        for child in token.children or ():
+            if child.type == "softbreak":
+                child.type = "hardbreak"
 
 
 class CopyCode(Static):

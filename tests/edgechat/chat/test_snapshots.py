@@ -24,7 +24,7 @@ SIZES = [(80, 24), (120, 40), (60, 20)]
 NOW = 1_767_225_600.0  # 2026-01-01 00:00 UTC
 ANSWER = """## Tides in short
 
-The **Moon's gravity** pulls the oceans towards it, and makes two bulges. As the Earth turns, each coast
+The **Moon's gravity** pulls the oceans towards it, and makes two bulges. As the Earth turns, each coast \
 passes through *both* of them.
 
 - Spring tides: Sun and Moon line up

@@ -273,3 +273,37 @@ async def test_a_document_in_pieces_becomes_the_same_as_the_whole(seed: int) -> 
         await pilot.pause()
         assert tree(page) == whole
         assert screen_text(app) == drawn
+
+
+VERSES = """An old silent pond
+A frog jumps *into the pond*
+Splash! Silence again
+
+- one
+  two
+
+> three
+> four
+"""
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+async def test_lines_end_where_they_were_ended(size: int) -> None:
+    app = Page()
+    async with app.run_test(size=(80, 40)) as pilot:
+        page = app.query_one(StreamingMarkdown)
+        for start in range(0, len(VERSES), size):
+            await page.append_text(VERSES[start : start + size])
+        for _ in range(2):  # as it streamed, then parsed as a whole
+            await pilot.pause()
+            lines = [line.strip(" •▌█│▎") for line in screen_text(app).split("\n")]
+            assert [line for line in lines if line] == [
+                "An old silent pond",
+                "A frog jumps into the pond",
+                "Splash! Silence again",
+                "one",
+                "two",
+                "three",
+                "four",
+            ]
+            await page.show(VERSES)
