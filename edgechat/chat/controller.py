@@ -73,6 +73,7 @@ class ChatController:
         self._turn: Turn | None = None
         self._answering: asyncio.Task[None] | None = None
         self._waiting = False  # a question is there that nobody has begun to answer
+        self._replaced: tuple[Entry, ...] = ()  # out of sight, for the answer that is waited for
         self._engine_state = EngineState.READY
 
     # --- what there is to see
@@ -127,7 +128,7 @@ class ChatController:
             self.info = await self.engine.start()
         except EdgechatError as error:
             self.failure = error
-            self._waiting = False
+            self._wait_no_more()
             self._set(state=State.UNAVAILABLE, progress=None)
             self.notice(str(error), Severity.ERROR)
             return
@@ -168,13 +169,17 @@ class ChatController:
     # --- questions and answers
 
     def send(self, text: str) -> bool:
-        """Ask.
+        """Ask; after `edit`, in place of the last question and its answers.
 
         Returns:
             False where the question wasn't taken: it is empty, or an answer is under way.
         """
         if not text.strip() or self.status.busy:
             return False
+        if self.status.editing:
+            self.take_back()
+        elif self._replaced:
+            self._wait_no_more()  # the next question is about what was to be replaced
         self._dialogue.ask(text.encode("utf-8", "replace").decode())  # a terminal may send half a pair
         self._go_on()
         return True
@@ -187,8 +192,30 @@ class ChatController:
         """
         if self.status.busy or not self._dialogue.has_question:
             return False
-        self._go_on(self._dialogue.drop_answers())
+        self._set(editing=False)
+        self._replaced += self._dialogue.drop_answers()
+        self._go_on()
         return True
+
+    def edit(self) -> str | None:
+        """Let the next question take the place of the last one and its answers; until then, they stay.
+
+        A question that waits for the model goes on waiting, and isn't answered before `send` or `keep`.
+
+        Returns:
+            The question; None where there is none, or an answer is under way.
+        """
+        if self.status.busy or not self._dialogue.has_question:
+            return None
+        if self._replaced:
+            self._wait_no_more()
+        self._set(editing=True)
+        return self._dialogue.last_question
+
+    def keep(self) -> None:
+        """Leave the last question as it is, after `edit`."""
+        self._set(editing=False)
+        self._answer_if_waiting()
 
     def take_back(self) -> str | None:
         """Remove the last question with its answer, to be asked otherwise.
@@ -198,9 +225,9 @@ class ChatController:
         """
         if self.status.busy or not self._dialogue.has_question:
             return None
-        self._dialogue.supersede(self._dialogue.drop_answers())
+        self._dialogue.supersede((*self._replaced, *self._dialogue.drop_answers()))
         question = self._dialogue.take_question()
-        self._waiting = False
+        self._forget_waiting()
         self._dialogue.show_context_in_use()
         return question
 
@@ -218,15 +245,29 @@ class ChatController:
             answering.cancel()
         await asyncio.wait({answering})
 
-    def _go_on(self, replaced: tuple[Entry, ...] = ()) -> None:
+    def _go_on(self) -> None:
         self._waiting = True
         if self.status.state is State.UNAVAILABLE:
             self.start()
-        self._answer_if_waiting(replaced)
+        self._answer_if_waiting()
 
-    def _answer_if_waiting(self, replaced: tuple[Entry, ...] = ()) -> None:
-        if self._waiting and self.status.state is State.IDLE:
+    def _wait_no_more(self) -> None:
+        """The last question is not answered again: what was there of an answer is better than none."""
+        self._waiting = False
+        replaced, self._replaced = self._replaced, ()
+        self._dialogue.put_back(replaced)
+        self._dialogue.show_context_in_use()
+
+    def _forget_waiting(self) -> None:
+        """Nothing waits, and nothing is edited: the question is gone, or another conversation is shown."""
+        self._waiting = False
+        self._replaced = ()
+        self._set(editing=False)
+
+    def _answer_if_waiting(self) -> None:
+        if self._waiting and self.status.state is State.IDLE and not self.status.editing:
             self._waiting = False
+            replaced, self._replaced = self._replaced, ()
             prompt = build_prompt(self.entries, self.system_prompt)
             request = self._request(prompt)
             running = self.engine.generate(request)
@@ -264,7 +305,7 @@ class ChatController:
     async def new(self) -> None:
         """Begin a conversation; the one that was shown stays in the list."""
         await self.stop()
-        self._waiting = False
+        self._forget_waiting()
         self._dialogue.begin(self.options.system_prompt)
 
     async def resume(self, conversation_id: int) -> None:
@@ -279,7 +320,7 @@ class ChatController:
         self._dialogue.claim(conversation)
         messages = self.store.messages(conversation_id)
         await self.stop()
-        self._waiting = False
+        self._forget_waiting()
         self._dialogue.open(conversation, messages)
 
     async def delete(self, conversation_id: int) -> None:

@@ -102,6 +102,11 @@ class Dialogue:
         """Whether the person has asked anything."""
         return any(entry.kind is Kind.USER for entry in self.entries)
 
+    @property
+    def last_question(self) -> str | None:
+        """What the person asked last."""
+        return next((e.text for e in reversed(self.entries) if e.kind is Kind.USER), None)
+
     def ask(self, text: str) -> None:
         """Append a question; the first one is the title."""
         first = not self.has_question

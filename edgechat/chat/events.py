@@ -48,6 +48,8 @@ class ChatStatus:
     """Of the tokens in use, the ones that always stay; 0 before the first answer."""
     summing_up: bool = False
     """The answer waits for the model to sum up what leaves the context."""
+    editing: bool = False
+    """The next question takes the place of the last one and its answers, which stay until then."""
 
     @property
     def busy(self) -> bool:

@@ -25,6 +25,8 @@ def hints(status: ChatStatus, *, n_lines: int, follows_end: bool, width: int) ->
         found.append((f"{n_lines:,}", "lines"))
     if status.busy:
         found.append(("Esc", "stop"))
+    elif status.editing:
+        found += [("Enter", "replace the question"), ("Esc", "keep it")]
     elif status.state in {State.LOADING, State.RESTARTING}:
         found.append(("Enter", "send when loaded"))
     elif status.state is State.UNAVAILABLE:
@@ -33,7 +35,7 @@ def hints(status: ChatStatus, *, n_lines: int, follows_end: bool, width: int) ->
         found.append(("Enter", "send"))
     if not follows_end:
         found.append(("Ctrl+End", "newest"))
-    elif not status.busy and width >= WIDE:
+    elif not (status.busy or status.editing) and width >= WIDE:
         found.append(("Ctrl+J", "new line"))
     found.append(("F1", "help"))
     return tuple(found)

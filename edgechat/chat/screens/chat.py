@@ -160,10 +160,15 @@ class ChatScreen(Screen[None]):
     def _typed(self) -> None:
         self._show_hint()
 
+    @on(PromptArea.Emptied)
+    def _emptied(self) -> None:
+        self.controller.keep()
+
     @on(PromptArea.Sent)
     async def _sent(self, event: PromptArea.Sent) -> None:
         action = typed_action(event.text)
         if action is not None:
+            self.controller.keep()
             await self.run_action(action.name)
         elif is_unknown_command(event.text):
             self.prompt.area.give_back(event.text)
@@ -193,8 +198,12 @@ class ChatScreen(Screen[None]):
         self._copy(event.href, "link")
 
     async def action_stop(self) -> None:
-        """End the running answer."""
-        self.run_worker(self.controller.stop(), group="stop")
+        """End the running answer, or leave the question that is edited as it was."""
+        if self.controller.status.editing:
+            self.controller.keep()
+            self.prompt.area.fill("")
+        else:
+            self.run_worker(self.controller.stop(), group="stop")
 
     def action_regenerate(self) -> None:
         """Answer the last question again."""
@@ -210,11 +219,11 @@ class ChatScreen(Screen[None]):
         self.prompt.area.focus()
 
     def action_edit_question(self) -> None:
-        """Take the last question back into the prompt, unless something else is typed there."""
+        """Put the last question into the prompt, unless something else is typed there."""
         if self.prompt.area.text.strip():
             self.app.notify("The prompt has text already: send or delete that first.", timeout=4)
             return
-        question = self.controller.take_back()
+        question = self.controller.edit()
         if question is not None:
             self.prompt.area.fill(question)
 

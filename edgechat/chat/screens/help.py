@@ -20,7 +20,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("Ctrl+U", "empty the prompt; Ctrl+Z brings it back"),
             ("Esc", "stop the answer"),
             ("Ctrl+R", "answer again"),
-            ("F4", "edit the last question"),
+            ("F4", "edit the last question: Enter replaces, Esc keeps it"),
         ),
     ),
     (

@@ -64,6 +64,9 @@ class PromptArea(TextArea):
             super().__init__()
             self.text = text
 
+    class Emptied(Message):
+        """The person threw away what was typed."""
+
     def __init__(self, recall: Recall) -> None:
         super().__init__(
             id="prompt",
@@ -108,6 +111,7 @@ class PromptArea(TextArea):
     def action_empty(self) -> None:
         """Delete all that is typed; Ctrl+Z brings it back."""
         self.fill("")
+        self.post_message(self.Emptied())
 
     def action_up(self) -> None:
         """Up a line; from the first line on, to the question before."""

@@ -30,6 +30,12 @@ def test_a_narrow_terminal_has_no_room_for_new_lines(width: int, n_hints: int) -
     assert (("Ctrl+J", "new line") in shown) == (n_hints == 3)
 
 
+@pytest.mark.parametrize("state", [State.IDLE, State.LOADING, State.UNAVAILABLE])
+def test_who_edits_a_question_may_leave_it_as_it_is(state: State) -> None:
+    shown = hints(ChatStatus(state, editing=True), n_lines=1, follows_end=True, width=80)
+    assert shown == (("Enter", "replace the question"), ("Esc", "keep it"), ("F1", "help"))
+
+
 def test_what_is_out_of_sight_is_said() -> None:
     status = ChatStatus(State.IDLE)
     assert hints(status, n_lines=8, follows_end=False, width=80) == (
