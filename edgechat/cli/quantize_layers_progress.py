@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from edgechat.cli.output import note
+from edgechat.cli.progress_lines import ProgressLines
 
 if TYPE_CHECKING:
     from quantize.layer_plan import LayerPlan
@@ -35,7 +36,7 @@ class _Lines:
 
     def __init__(self) -> None:
         self._next = 0.0
-        self._evaluating = False
+        self._compared: ProgressLines | None = None
 
     def plan(self, plan: "LayerPlan") -> None:
         """Before anything is done."""
@@ -56,10 +57,11 @@ class _Lines:
             note(f"layer {step.layer + 1}/{step.n_layers}{_error(step)}")
 
     def evaluating(self, share: float) -> None:
-        """That it has begun."""
-        if not self._evaluating:
-            self._evaluating = True
+        """That it has begun, and how far it is."""
+        if self._compared is None:
             note("comparing the result with the source")
+            self._compared = ProgressLines("comparing")
+        self._compared(share)
 
     def note(self, text: str) -> None:
         """Something that a person should know."""

@@ -158,9 +158,15 @@ def test_a_stopped_run_says_how_to_go_on(
     monkeypatch.setattr(Streamer, "_layer", plain)
     assert app.main([*words, "--resume"]) == 0
     assert "note: going on after layer 3 of 4" in capsys.readouterr().err.splitlines()
+    monkeypatch.setattr("edgechat.cli.progress_lines.ProgressLines.EVERY_S", 0.0)
     assert app.main([*words, "--resume", "--force"]) == 0
     anew = "note: there is no stopped run to go on with: this one begins anew"
-    assert anew in capsys.readouterr().err.splitlines()
+    lines = capsys.readouterr().err.splitlines()
+    assert anew in lines
+    # of the comparison, 40 % are the source's four layers, 40 % those of the result
+    compared = lines[lines.index("comparing the result with the source") + 1 :]
+    shares = [line for line in compared if line.startswith("comparing: ")]
+    assert shares[:8] == [f"comparing: {tenth}0%" for tenth in range(1, 9)]
 
 
 @pytest.mark.oracle

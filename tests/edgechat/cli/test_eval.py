@@ -10,6 +10,7 @@ import pytest
 
 from edgechat.cli.app import main
 from edgechat.cli.eval import read_text
+from edgechat.cli.progress_lines import ProgressLines
 from quantize.evaluate import Perplexity
 
 pytestmark = pytest.mark.usefixtures("scripted_engine")
@@ -29,6 +30,31 @@ def test_a_text_that_is_foretold_has_perplexity_one(
     assert out.startswith("perplexity 1.0000 ± 0.0000  (model, 28 tokens in windows of 16, ")
     assert out.count("\n") == 1
     assert err == ""
+
+
+def test_without_a_terminal_there_is_a_line_each_tenth(
+    model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ProgressLines, "EVERY_S", 0.0)
+    words = ["eval", model, "--text", text_file(tmp_path, "a" * 16 * 20), "--ctx", "16"]
+    assert main(words) == 0
+    lines = capfd.readouterr().err.splitlines()
+    assert lines == [f"evaluating: {tenth}0%, perplexity 1.000" for tenth in range(1, 10)]
+    assert main([*words, "--quiet"]) == 0
+    assert capfd.readouterr().err == ""
+
+
+def test_lines_come_a_while_apart(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However fast it goes; and however slow, no two of the same tenth."""
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    lines = ProgressLines("comparing")
+    for seconds, share in ((1, 0.3), (9.5, 0.4), (10, 0.55), (19, 0.7), (20, 0.58), (25, 0.6), (99, 1)):
+        clock[0] = seconds
+        lines(share)
+    assert capsys.readouterr().err.splitlines() == ["comparing: 55%", "comparing: 60%"]
 
 
 def test_json_is_one_object(model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """`edgechat models`, as a person and as a program call it."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,18 @@ def test_verify_says_one_line(capsys: Captured, starter_gguf: Path) -> None:
     out, err = capsys.readouterr()
     assert out == f"{starter_gguf}: sound (llama, 135M weights in 272 tensors, GGUF v3)\n"
     assert err == ""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no devices")
+def test_verify_of_what_is_no_regular_file(capsys: Captured, tmp_path: Path) -> None:
+    """Nothing is read from it: a FIFO without a writer would never end."""
+    fifo = tmp_path / "model.gguf"
+    os.mkfifo(fifo)
+    for path in ("/dev/null", "/dev/zero", str(fifo)):
+        assert app.main(["models", "verify", path]) == 4
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err == f"edgechat: {path} is no regular file: give a GGUF file, or the name of a model\n"
 
 
 def test_verify_of_several(capsys: Captured, tmp_path: Path) -> None:
