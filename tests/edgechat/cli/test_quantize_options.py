@@ -1,9 +1,11 @@
 """What the options of `edgechat quantize` become."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from edgechat.cli.app import main
 from edgechat.cli.quantize_gguf import importance_of
 from edgechat.cli.quantize_layers import LayerOptions, request_of
 from edgechat.errors import UsageError
@@ -18,6 +20,20 @@ def test_runs_take_what_the_planner_of_models_would(monkeypatch: pytest.MonkeyPa
     wanted = importance_of(None, LayerOptions(), target_of("q4_k_m"), NO_WISHES)
     assert wanted is not None
     assert layers.free_memory() == wanted.free_memory() == 768 * 2**20
+
+
+@pytest.mark.parametrize("words", [["quantize", "--to", "gptq"], ["eval", "--against", "starter"]])
+def test_without_torch_it_is_said_what_brings_it(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To somebody who has a checkout: there is no package of that name to install."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "quantize.compare", raising=False)
+    assert main([words[0], "starter", *words[1:]]) == 6
+    advice = ": `make setup-all`, or `pip install '.[torch]'`, in edgechat's folder\n"
+    assert capsys.readouterr().err.endswith(advice)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_resume_goes_with_every_gguf_file() -> None:
