@@ -16,7 +16,8 @@ from edgechat.engine.evicting import Evicting
 from edgechat.engine.judging import judge_rows
 from edgechat.engine.memory import Memory, Remembered
 from edgechat.engine.pace import Pace
-from edgechat.engine.process.messages import Event, Note, Refused
+from edgechat.engine.process.messages import Event, Generate, Note, Refused
+from edgechat.engine.repetition import ENDED, is_caught
 from edgechat.engine.rounds import Rounds
 from edgechat.engine.sampling import BadLogits
 from edgechat.engine.scheduler import Scheduler, Share
@@ -142,6 +143,7 @@ class DecodeLoop:
             return reason is not None
 
         drafts, turn.drafts = turn.drafts, ()
+        n_answer = turn.n_answer
         n_known = len(turn.slot.tokens) - len(drafts)
         try:
             verdict = judge_rows(turn.sampler, rows, drafts, take)
@@ -158,6 +160,9 @@ class DecodeLoop:
             self._drafter.record(turn, verdict, None if started is None else self._clock() - started)
         if reason is not None:
             self.finish(turn, reason, now)
+        elif _has_no_end(turn.request) and is_caught(turn.answer, n_answer):
+            self._emit(Note(turn.id, "window", ENDED))
+            self.finish(turn, FinishReason.LENGTH, now)
         elif not isinstance(turn, Condensing) and not self._evicting.slide(turn):
             self.finish(turn, FinishReason.LENGTH, now)
         else:
@@ -250,6 +255,11 @@ class DecodeLoop:
             self._drafter.end(turn)
         self._cache.free(turn.slot)
         self._emit(Refused(turn.id, code, error))
+
+
+def _has_no_end(request: Generate) -> bool:
+    """Whether nobody but the model may end the answer."""
+    return not request.max_tokens and not request.ignore_eog
 
 
 def _chunk(share: Share[Turn]) -> Chunk:

@@ -12,7 +12,7 @@ from edgechat.engine.eviction import Eviction, Span
 from edgechat.engine.holes import Filling, Holes
 from edgechat.engine.process.messages import Evicted
 from edgechat.engine.rendering import ChatRenderer
-from edgechat.engine.repetition import never_stops
+from edgechat.engine.repetition import ENDED, never_stops
 from edgechat.engine.sequence import TextTokens
 from edgechat.engine.spans import Layout, Rendered, Wrapping, behind_holes, chat_layout, raw_layout, unseen
 from edgechat.engine.summary import Summaries
@@ -112,7 +112,7 @@ class Sliding:
         if len(visible.tokens) + self._kept_free(visible) <= self.budget:
             return None
         if not visible.request.ignore_eog and never_stops(visible.tokens, self.budget):
-            raise UsageError("The answer repeats itself, word for word: it was ended.")
+            raise UsageError(ENDED)
         self._lay_out(visible)
         if self.sums_up(visible):
             with contextlib.suppress(UsageError):

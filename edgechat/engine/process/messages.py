@@ -39,7 +39,7 @@ class Generate(Message, frozen=True):
     stop: tuple[str, ...] = ()
     """Strings that end the answer; they are not part of it."""
     max_tokens: int = 0
-    """0: until the model ends its turn."""
+    """0: until the model ends its turn, or has said nothing new for long."""
     ignore_eog: bool = False
     """Go on past the end of the turn (benchmarks)."""
     conversation: str = ""
