@@ -8,8 +8,11 @@ with it, and reads weights into memory instead of mapping them, as long as there
 Sources: Linux, Documentation/admin-guide/mm/transhuge.rst; glibc manual, "Memory Allocation Tunables" (2.35).
 """
 
+import ctypes
 import os
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path("/")
@@ -17,6 +20,8 @@ TUNABLES = "GLIBC_TUNABLES"
 HUGETLB = "glibc.malloc.hugetlb"
 FIRST_GLIBC = (2, 35)
 """That knows the tunable."""
+PR_SET_THP_DISABLE = 41
+"""Of linux/prctl.h."""
 
 
 def available(root: Path = ROOT, libc: str | None = None) -> bool:
@@ -46,6 +51,17 @@ def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     if not any(one.startswith(f"{HUGETLB}=") for one in asked):
         asked.append(f"{HUGETLB}=1")
     return {**environ, TUNABLES: ":".join(asked)}
+
+
+def settle() -> None:
+    """Give this process no more of them; what lies in them stays there.
+
+    Else the kernel goes on for minutes to gather small pages, those that were never touched among them: the
+    process would grow by megabytes while it does nothing new.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
 
 
 def _mode(root: Path) -> str:

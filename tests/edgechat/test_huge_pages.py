@@ -96,6 +96,24 @@ def test_a_process_gets_them() -> None:
     assert kib(huge_pages.environment(plain)) > kib(plain) + (32 << 10)
 
 
+@pytest.mark.skipif(not huge_pages.available(), reason="this system has no huge pages on request")
+def test_a_settled_process_keeps_what_it_has_and_gets_no_more() -> None:
+    program = (
+        "import ctypes, re\n"
+        "from edgechat import huge_pages\n"
+        "libc = ctypes.CDLL(None); libc.malloc.restype = ctypes.c_void_p\n"
+        "def kib():\n"
+        "    ctypes.memset(libc.malloc(ctypes.c_size_t(64 << 20)), 1, 64 << 20)\n"
+        "    return int(re.search(r'AnonHugePages: +(\\d+)', open('/proc/self/smaps_rollup').read())[1])\n"
+        "before = kib(); huge_pages.settle(); print(before, kib())\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=huge_pages.environment(), capture_output=True, check=True)
+    before, after = (int(word) for word in done.stdout.split())
+    assert before > 32 << 10
+    assert after == before
+
+
 async def test_the_engine_maps_weights_only_without_them(starter_gguf: Path) -> None:
     client = await EngineClient.start(LoadSettings(str(starter_gguf), n_ctx=512, n_threads=1))
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from edgechat import hardware
+from edgechat import hardware, huge_pages
 from edgechat.engine.process.messages import Message
 from edgechat.records import LoadSettings
 from models.errors import UnsupportedTemplate
@@ -53,6 +53,7 @@ def load(settings: LoadSettings, emit: Emit, progress: Progress) -> tuple["Work"
     template, template_notes = _chat_template(runtime, eos)
     states = _states(settings, runtime)
     drafting = _drafting(settings, runtime)
+    huge_pages.settle()
     load_s = time.monotonic() - started
     work = Work(
         runtime,
