@@ -1,9 +1,6 @@
 """`edgechat models`: the models on this machine."""
 
-import os
-import stat
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -149,7 +146,6 @@ def _verify(name: str, load: bool, fast: bool) -> dict[str, Any]:
 
     path = name
     try:
-        _check_is_regular(Path(os.path.expanduser(name)))
         path = str(resolve(name))
         header = verify_gguf(path)
         hashed = "" if fast else check_sums(Path(path))
@@ -172,18 +168,6 @@ def _verify(name: str, load: bool, fast: bool) -> dict[str, Any]:
         f"{hashed and ', ' + hashed}"
     )
     return {"path": path, "sound": True, "what": what, "error": None, "code": int(ExitCode.DONE)}
-
-
-def _check_is_regular(path: Path) -> None:
-    """Refuse what is there and is neither a file nor a folder: a device, a FIFO, a socket.
-
-    Raises:
-        BrokenModelError: it is such.
-    """
-    with suppress(OSError, ValueError):  # no path at all: a name, or what `resolve` refuses
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            raise BrokenModelError(f"{path} is no regular file: give a GGUF file, or the name of a model")
 
 
 def _load(path: str) -> None:

@@ -3,10 +3,12 @@
 import difflib
 import os
 import shlex
+import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from edgechat.errors import NotFoundError, UnsupportedError, UsageError
+from edgechat.errors import BrokenModelError, NotFoundError, UnsupportedError, UsageError
 from edgechat.library.catalog import find
 from edgechat.library.local import OWN, ModelFile, is_text, list_models, model_name, models_dir, parts_of
 from edgechat.library.places import Program
@@ -33,6 +35,7 @@ def resolve(name: str | None, models: Sequence[ModelFile] | None = None) -> Path
         NotFoundError: there is no such model; the message has the nearest names.
         UnsupportedError: it is a checkpoint that must be quantized first; the message has the command.
         UsageError: it could be several models, or is no text.
+        BrokenModelError: it is a device, a FIFO or a socket.
     """
     if name is None or name.casefold() == STARTER:
         return starter_path()
@@ -48,9 +51,24 @@ def resolve(name: str | None, models: Sequence[ModelFile] | None = None) -> Path
         return _named(name, models) if path.name == name and _is_known(name, models) else _in_folder(path)
     if (found := _pulled(name)) is not None:
         return found
-    if path.name != name and not _is_known(name, models):  # names of ollama's may have slashes
+    if _is_known(name, models):  # names of ollama's may have slashes
+        return _named(name, models)
+    _check_is_no_device(path)
+    if path.name != name:
         raise NotFoundError(f"no file at {path}{_nearest_files(path)} {LIST}")
     return _named(name, models)
+
+
+def _check_is_no_device(path: Path) -> None:
+    """Refuse what is there and is neither a file nor a folder: a device, a FIFO, a socket.
+
+    Raises:
+        BrokenModelError: it is such.
+    """
+    with suppress(OSError, ValueError):  # no path at all
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise BrokenModelError(f"{path} is no regular file: give a GGUF file, or the name of a model")
 
 
 def _check_is_text(name: str) -> None:
