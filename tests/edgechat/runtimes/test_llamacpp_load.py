@@ -202,7 +202,8 @@ def test_an_architecture_that_llama_cpp_does_not_know(starter_gguf: Path, tmp_pa
 def test_a_context_that_memory_has_no_room_for(starter_gguf: Path) -> None:
     error = failure(starter_gguf, n_ctx=2**24)
     assert isinstance(error, ResourceError)
-    # 2^24 tokens of 23,040 bytes are 386.5 GB; the machine could not have them. The engine itself counts, too.
+    # 2^24 tokens of 23,040 bytes are 386.5 GB; the machine could not have them.
+    # The engine itself counts, too.
     assert "needs 388.9 GB" in str(error)
     assert str(error).endswith("try --ctx 8192")
 
