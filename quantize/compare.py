@@ -17,6 +17,7 @@ import torch
 from models.decoder import Decoder
 from models.json_file import optional_json
 from models.weights import Weights, open_weights
+from quantize.batches import batches
 from quantize.errors import BadRequest
 from quantize.evaluate import Perplexity
 from quantize.heap import give_back
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from quantize.calibration import FolderTokenizer
 
 WINDOW = 512
-BATCH_TOKENS = 2048
 SCORED_LOGITS = 2**22
 """That are in memory at once, of each model: 16 MiB."""
 
@@ -179,7 +179,6 @@ def last_states(
     decoder = Decoder(weights, device)
     hidden = decoder.embed(tokens).cpu()
     positions = torch.arange(tokens.shape[1], device=device)
-    step = max(1, BATCH_TOKENS // tokens.shape[1])
     n_layers = weights.config.n_layers
     rounded = _rounds_activations(weights.checkpoint.path)
     for index in range(n_layers):
@@ -187,8 +186,7 @@ def last_states(
         if rounded:  # all that is a matrix is quantized: see Int8Layers
             for name, matrix in layer.linears.items():
                 layer.linears[name] = RoundedInputs(matrix)
-        for start in range(0, len(hidden), step):
-            part = slice(start, start + step)
+        for part in (slice(*batch) for batch in batches(tokens)):
             hidden[part] = layer.forward(hidden[part].to(device), positions).cpu()
         del layer
         told((index + 1) / n_layers)

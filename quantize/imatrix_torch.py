@@ -15,16 +15,14 @@ import numpy.typing as npt
 import torch
 
 from models.decoder import Decoder, DecoderLayer
-from models.errors import BrokenModelFile, ModelError
+from models.errors import ModelError
 from models.weights import Weights
 from quantize.activations import Activations
+from quantize.batches import batches, check_finite
 from quantize.imatrix import Entry, ImportanceMatrix
 from quantize.partial import finish
 from quantize.resume import SUMS, LayerRecord, State, Workspace, damaged
 from quantize.streaming import aligned
-
-BATCH_TOKENS = 2048
-"""That go through a layer at once."""
 
 Told = Callable[[float], None]
 """Is told how much is done, from 0 to 1."""
@@ -100,9 +98,7 @@ class _Pass:
         self.activations = activations
         self.device = device
         self.positions = torch.arange(tokens.shape[1], device=device)
-        count, length = tokens.shape
-        step = max(1, BATCH_TOKENS // length)
-        self.batches = [(start, min(start + step, count)) for start in range(0, count, step)]
+        self.batches = batches(tokens)
 
     def begin(self, first: int) -> None:
         """Have what goes into the first layer that is to be done."""
@@ -125,11 +121,7 @@ class _Pass:
             told((index + number / len(self.batches)) / n_layers)
             with layer.observed(squares.observe):
                 after = layer.forward(self.activations.get(start, stop).to(self.device), self.positions)
-            if not bool(after.isfinite().all()):
-                raise BrokenModelFile(
-                    f"{weights.checkpoint.path}: layer {index} computes NaN or infinity on the "
-                    "calibration text: the checkpoint is broken, or not of the family that it names"
-                )
+            check_finite(after, weights.checkpoint.path, index)
             if not is_last:
                 self.activations.put(start, after)
         if not is_last:

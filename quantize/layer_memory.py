@@ -21,6 +21,7 @@ TOKENIZER = 9.5
 TOKENIZER_READ = 11.0
 """Of the size of tokenizer.json: once it is read, and while it is."""
 BATCH_TOKENS = 2048
+"""That go through a layer at once: enough for the cores, and what lies between is small."""
 CHUNK_BYTES = 16 * 2**20
 """Of rows that are read at once."""
 SCORED_BYTES = 4 * 2**22

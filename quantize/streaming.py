@@ -22,6 +22,7 @@ from models.errors import BrokenModelFile
 from models.linear import Linear
 from models.weights import Weights
 from quantize.activations import Activations
+from quantize.batches import batches, check_finite
 from quantize.formats.safetensors import Tensor, write_file
 from quantize.layer_methods import Inputs, LayerMethod, Quantized
 from quantize.looking import Kept, Observer, SeenAll
@@ -32,9 +33,6 @@ from quantize.stages import Stages
 
 if TYPE_CHECKING:
     from models.checkpoint import StoredTensor
-
-BATCH_TOKENS = 2048
-"""That go through a layer at once: enough for the cores, and what lies between is small."""
 
 Share = Callable[[float], None]
 """Is told how much of a layer is done, from 0 to 1."""
@@ -160,11 +158,7 @@ class Streamer:
         share(1.0)
 
     def _batches(self) -> list[tuple[int, int]]:
-        if self.tokens is None:
-            return []
-        count, length = self.tokens.shape
-        step = max(1, BATCH_TOKENS // length)
-        return [(start, min(start + step, count)) for start in range(0, count, step)]
+        return [] if self.tokens is None else batches(self.tokens)
 
     def _look(self, layer: DecoderLayer, share: Share) -> list[Inputs]:
         """Run the samples through the layer to see what each matrix is given, and what the next layer is."""
@@ -265,11 +259,7 @@ class Streamer:
         """What the next layer is given."""
         if self.activations is None:
             return
-        if not bool(hidden.isfinite().all()):
-            raise BrokenModelFile(
-                f"{self.weights.checkpoint.path}: layer {layer.index} computes NaN or infinity on the "
-                "calibration text: the checkpoint is broken, or not of the family that it names"
-            )
+        check_finite(hidden, self.weights.checkpoint.path, layer.index)
         self.activations.put(start, hidden)
 
     def _commit(self, layer: DecoderLayer) -> None:

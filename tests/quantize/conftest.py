@@ -7,6 +7,7 @@ import pytest
 
 from quantize.layers import LayerRequest, run
 from tests.oracles.make_checkpoint import made
+from tests.oracles.raw_checkpoint import write
 
 
 @pytest.fixture(scope="session")
@@ -57,3 +58,14 @@ def stopped_after_two_layers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Layer
                 run(request)
 
     return begin
+
+
+@pytest.fixture(scope="session")
+def plain_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model of random weights as a GGUF file in float32."""
+    from quantize.pipeline import Request
+    from quantize.pipeline import run as make
+    from quantize.plan import target_of
+
+    folder = write(tmp_path_factory.mktemp("plain") / "model")
+    return make(Request(folder, target_of("f32"), folder.parent / "f32.gguf")).path
