@@ -211,19 +211,19 @@ def _progress(*, quiet: bool) -> Iterator[OnWindow]:
     """The perplexity so far: a bar on a terminal, lines elsewhere; nothing where that was asked for."""
     from quantize.evaluate import Perplexity
 
-    total = Perplexity()
     if quiet:
         yield lambda window: None
         return
+    total = Perplexity()
+
+    def so_far(window: Scored) -> str:
+        nonlocal total
+        total += Perplexity(window.nll, window.nll2, window.n_tokens)
+        return f"perplexity {total.value:.3f}"
+
     if not sys.stderr.isatty():
         lines = ProgressLines("evaluating")
-
-        def on_window_told(window: Scored) -> None:
-            nonlocal total
-            total += Perplexity(window.nll, window.nll2, window.n_tokens)
-            lines(window.done / window.total, f"perplexity {total.value:.3f}")
-
-        yield on_window_told
+        yield lambda window: lines(window.done / window.total, so_far(window))
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -239,9 +239,7 @@ def _progress(*, quiet: bool) -> Iterator[OnWindow]:
         task = progress.add_task("loading the model", total=None)
 
         def on_window(window: Scored) -> None:
-            nonlocal total
-            total += Perplexity(window.nll, window.nll2, window.n_tokens)
-            shown = f"perplexity {total.value:.3f}"
+            shown = so_far(window)
             progress.update(task, description=shown, completed=window.done, total=window.total)
 
         yield on_window
