@@ -106,7 +106,7 @@ class ChatApp(App[None]):
     async def on_ready(self) -> None:
         """The app is drawn: load the model, and go on with a conversation where that was asked for."""
         self._watch_signals()
-        self._type_what_was_kept()
+        await self._type_what_was_kept()
         self.controller.start()
         if self.setup.resume is not None:
             try:
@@ -162,11 +162,12 @@ class ChatApp(App[None]):
         else:
             await super().on_event(event)
 
-    def _type_what_was_kept(self) -> None:
-        self.chat.prompt.area.focus()
+    async def _type_what_was_kept(self) -> None:
+        """Before what waits in the queue, which was typed after it."""
+        self.chat.set_focus(self.chat.prompt.area)
         early, self._early = self._early or [], None
         for event in early:
-            self.post_message(event)
+            await super().on_event(event)
 
     # --- signals
 

@@ -51,7 +51,7 @@ def estimate(parts: Sequence[GGUFHeader], settings: LoadSettings, features: Iter
     compute = compute_bytes(header, tensors, n_ctx, ubatch)
     reserved = max(compute, ubatch and rows * vocabulary * FLOAT)
     return Needs(
-        engine=ENGINE + GRAPHS + TOKEN * vocabulary + MERGE * _count(header, "tokenizer.ggml.merges"),
+        engine=ENGINE + GRAPHS + table_bytes(header),
         weights=weights - repacked if settings.use_mmap is False else weights,
         repacked=repacked,
         cold=0 if settings.use_mmap is False else repacked,
@@ -85,6 +85,11 @@ def estimate_file(path: Path, settings: LoadSettings) -> Needs:
 def weight_bytes(parts: Sequence[GGUFHeader]) -> int:
     """Of the files, what stays mapped: llama.cpp gives up their headers once it has read them."""
     return sum(part.file_size - part.data_offset for part in parts)
+
+
+def table_bytes(header: GGUFHeader) -> int:
+    """What llama.cpp keeps of the vocabulary: a row for each token and each merge."""
+    return TOKEN * _count(header, "tokenizer.ggml.tokens") + MERGE * _count(header, "tokenizer.ggml.merges")
 
 
 def context(settings: LoadSettings, n_ctx_train: int) -> int:

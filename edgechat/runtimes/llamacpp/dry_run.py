@@ -52,7 +52,6 @@ class DryRun:
         self._log = logs.capture()
         self._llama: Any = abi.llama()
         self._parts = estimate.read_parts(path)
-        before = psutil.Process().memory_info().rss
         no_devices = (ctypes.c_void_p * 1)(None)
         params = self._llama.llama_model_default_params()
         params.no_alloc = True
@@ -63,8 +62,6 @@ class DryRun:
         self._model = self._llama.llama_model_load_from_file(os.fsencode(path), params)
         if not self._model:
             raise explain(self._log, path.name)
-        self.tables = psutil.Process().memory_info().rss - before
-        """Bytes that the vocabulary took."""
         self.n_ctx_train = int(self._llama.llama_model_n_ctx_train(self._model))
         self.n_layers = int(self._llama.llama_model_n_layer(self._model)) + 1
 
@@ -102,7 +99,7 @@ class DryRun:
         rows = chatting.rows
         return offloaded(
             Needs(
-                engine=self.tables + estimate.GRAPHS,
+                engine=estimate.table_bytes(self._parts[0]) + estimate.GRAPHS,
                 weights=weights - repacked if settings.use_mmap is False else weights,
                 repacked=repacked,
                 cold=0 if settings.use_mmap is False else repacked,

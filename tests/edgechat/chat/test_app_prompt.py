@@ -28,6 +28,27 @@ async def test_letters_typed_after_enter_stay(make_app, engine, wait_until) -> N
         assert app.chat.prompt.area.text == "two"
 
 
+async def test_letters_typed_while_the_app_is_drawn_stay_in_order(make_app, wait_until, monkeypatch) -> None:
+    """Some were kept, and others wait in the queue, when the prompt is there."""
+    from textual import events
+
+    app = make_app()
+    drawn = app.on_ready
+
+    async def between(_: object) -> None:
+        for key in "abc":
+            await app.on_event(events.Key(key, key))
+        for key in "def":
+            app.post_message(events.Key(key, key))
+        await drawn()
+
+    monkeypatch.setattr(type(app), "on_ready", between)
+    async with app.run_test() as pilot:
+        await ready(app, wait_until)
+        await pilot.pause()
+        assert app.chat.prompt.area.text == "abcdef"
+
+
 @pytest.mark.parametrize("key", ["ctrl+j", "shift+enter", "alt+enter"])
 async def test_new_lines(make_app, engine, wait_until, key: str) -> None:
     app = make_app()

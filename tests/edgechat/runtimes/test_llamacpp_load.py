@@ -14,6 +14,7 @@ from edgechat.records import KVType, LoadSettings
 from edgechat.runtimes.base import Chunk, Runtime, Wanted
 from edgechat.runtimes.llamacpp import LlamaCppRuntime, LoadCancelled
 from edgechat.runtimes.llamacpp.devices import Device, DeviceKind
+from edgechat.runtimes.llamacpp.dry_run import DryRun
 from tests.edgechat.runtimes.agreement import agree
 
 SMALL = {"n_ctx": 256, "n_sequences": 1, "n_threads": 2, "n_batch": 64}
@@ -226,6 +227,17 @@ def test_a_context_that_would_fit_is_proposed(starter_gguf: Path, monkeypatch: p
     runtime = load(starter_gguf, n_ctx=context, n_batch=512)
     runtime.decode([Chunk(0, [1], 0)])
     runtime.close()
+
+
+def test_what_a_dry_run_says_does_not_depend_on_what_the_process_did_before(starter_gguf: Path) -> None:
+    settings = LoadSettings(str(starter_gguf), n_ctx=512)
+    ballast = [bytes(2**16) for _ in range(2**10)]  # which malloc gives back to the system at its leisure
+    said = []
+    for _ in range(3):
+        with DryRun(starter_gguf) as dry:
+            said.append(dry.needs(settings))
+        ballast.clear()
+    assert said[0] == said[1] == said[2] is not None
 
 
 def test_a_gpu_that_is_not_there_is_said(starter_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
