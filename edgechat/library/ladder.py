@@ -260,7 +260,11 @@ def context_that_fits(requirements: Requirements, plan: Plan, n_ctx_train: int =
         plan: one that doesn't fit.
         n_ctx_train: what the model was trained on: no more is proposed. 0 where it isn't known.
     """
-    state = _State(plan.settings, plan.draft, plan.needs, plan.settings.n_ctx)
+    settings = plan.settings
+    if n_ctx_train:  # longer ones need not be asked of
+        n_ctx = min(settings.n_ctx, max(n_ctx_train, SMALLEST_CTX) + CTX_STEP)
+        settings = msgspec.structs.replace(settings, n_ctx=n_ctx)
+    state = _State(settings, plan.draft, plan.needs, plan.settings.n_ctx)
     for step in _shorter(SMALLEST_CTX)(state, requirements, plan.available):
         if fits(step.needs, plan.available):
             found = step.settings.n_ctx

@@ -36,6 +36,9 @@ KV_SIZE = re.compile(r"llama_kv_cache\w*: size\s*=\s*(?P<mib>[\d.]+) MiB \(")
 RECURRENT_SIZE = re.compile(r"llama_memory_recurrent: size\s*=\s*(?P<mib>[\d.]+) MiB")
 BUFFER_SIZE = re.compile(r"(?P<where>\S+)\s+(?P<what>compute|output) buffer size\s*=\s*(?P<mib>[\d.]+) MiB")
 BUILD_FEATURES = {"AVX2": "avx2", "AVX512": "avx512f", "DOTPROD": "asimddp", "MATMUL_INT8": "i8mm"}
+LONGEST_MADE = 2**19
+"""Tokens of the longest context that is made to be asked of: llama.cpp fills in a row for each cell, with or
+without memory for it, which takes seconds for 2^24. Buffers of longer ones go on growing as they do here."""
 ENGINE_EXTRA = 26 * MIB
 """What the engine's process holds that a process of this module's doesn't, NumPy most of it: measured."""
 
@@ -117,7 +120,15 @@ class DryRun:
 
     def _sizes(self, settings: LoadSettings, *, few_outputs: bool) -> "_Sizes | None":
         """The buffers of a context; with few outputs, as while chatting, or with all that it allows for."""
-        params = context_params(settings, self.n_ctx(settings), self._n_vocab)
+        n_ctx = self.n_ctx(settings)
+        if n_ctx <= LONGEST_MADE:
+            return self._made(settings, n_ctx, few_outputs=few_outputs)
+        half = self._made(settings, LONGEST_MADE // 2, few_outputs=few_outputs)
+        whole = half and self._made(settings, LONGEST_MADE, few_outputs=few_outputs)
+        return half and whole and whole.beyond(half, (n_ctx - LONGEST_MADE) / (LONGEST_MADE // 2))
+
+    def _made(self, settings: LoadSettings, n_ctx: int, *, few_outputs: bool) -> "_Sizes | None":
+        params = context_params(settings, n_ctx, self._n_vocab)
         rows = params.n_outputs_max
         if few_outputs:
             params.n_outputs_max = params.n_seq_max
@@ -147,6 +158,15 @@ class _Sizes(msgspec.Struct, frozen=True):
             elif match := BUFFER_SIZE.search(line):
                 found[match["what"]] += float(match["mib"])
         return cls(**{name: int(mib * MIB) for name, mib in found.items()}, rows=rows)
+
+    def beyond(self, before: "_Sizes", steps: float) -> "_Sizes":
+        """Those of a context that is longer than this one by `steps` times what this one is than `before`."""
+        names = ("kv", "compute", "output")
+        grown = {
+            name: getattr(self, name) + (getattr(self, name) - getattr(before, name)) * steps
+            for name in names
+        }
+        return _Sizes(**{name: int(size) for name, size in grown.items()}, rows=self.rows)
 
 
 def offloaded(needs: Needs, share: float) -> Needs:

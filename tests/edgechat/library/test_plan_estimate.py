@@ -12,8 +12,9 @@ from edgechat.library import estimate
 from edgechat.library.dry_run import DryRunProcess, NoDryRun
 from edgechat.library.needs import Needs
 from edgechat.library.repack import repacked_bytes
-from edgechat.records import LoadSettings
+from edgechat.records import KVType, LoadSettings
 from edgechat.runtimes.llamacpp import LlamaCppRuntime, logs
+from edgechat.runtimes.llamacpp.dry_run import LONGEST_MADE, DryRun, _Sizes
 from models.ggml_types import GGMLType
 from models.gguf import TensorInfo
 
@@ -120,6 +121,33 @@ def _mib(line: str) -> float:
     match = re.search(r"=\s*([\d.]+) MiB", line)
     assert match is not None
     return float(match[1])
+
+
+@pytest.mark.parametrize("model", ["starter_gguf", "gemma_gguf"])
+@pytest.mark.parametrize("kv_type", ["f16", "q4_0"])
+def test_of_long_contexts_is_said_what_making_them_says(
+    model: str, kv_type: KVType, request: pytest.FixtureRequest
+) -> None:
+    path: Path = request.getfixturevalue(model)
+    made: list[int] = []
+
+    class Watched(DryRun):
+        def _made(self, settings: LoadSettings, n_ctx: int, *, few_outputs: bool) -> _Sizes | None:
+            made.append(n_ctx)
+            return super()._made(settings, n_ctx, few_outputs=few_outputs)
+
+    with Watched(path) as dry:
+        for n_ctx in (LONGEST_MADE + 256, 2**20, 2**24):
+            settings = LoadSettings(str(path), n_ctx=n_ctx, kv_type=kv_type)
+            sizes = dry._sizes(settings, few_outputs=True)
+            assert max(made) == LONGEST_MADE  # longer ones take seconds
+            if n_ctx < 2**24:
+                real = DryRun._made(dry, settings, n_ctx, few_outputs=True)
+                assert sizes is not None
+                assert real is not None
+                assert sizes.rows == real.rows
+                for name in ("kv", "compute", "output"):
+                    assert abs(getattr(sizes, name) - getattr(real, name)) < 0.05 * MIB  # the log has 0.01
 
 
 def test_without_mapping_nothing_is_cold(gemma_gguf: Path) -> None:

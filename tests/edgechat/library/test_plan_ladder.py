@@ -116,6 +116,19 @@ def test_the_context_that_would_fit_is_named() -> None:
     assert ladder.context_that_fits(requirements, climb(1250, **asked)) == 0
 
 
+def test_no_context_is_asked_of_that_would_not_be_proposed() -> None:
+    asked_of = []
+
+    def asking(settings: LoadSettings, draft: bool) -> Needs:
+        asked_of.append(settings.n_ctx)
+        return requirements(settings, draft)
+
+    plan = climb(1500, n_ctx=2**24, kv_type="q8_0", fixed=("kv_type",))
+    assert not plan.fits
+    assert ladder.context_that_fits(asking, plan, 2000) == 2000
+    assert max(asked_of) <= 2000 + 256
+
+
 def test_layers_leave_the_gpu_before_the_context_gets_uncomfortable() -> None:
     # All on the GPU: 1000 + 204.8 + 25.6 MiB with the least cache, batch and 2,048 tokens.
     plan = climb(4000, vram=1000, n_gpu_layers=10, draft=True)
