@@ -11,11 +11,8 @@ RESTARTING stands for IDLE while a dead engine is being started again: questions
 
 import asyncio
 import contextlib
-import secrets
 import time
 from collections.abc import Callable
-
-import msgspec
 
 from edgechat.chat.announcer import Announcer
 from edgechat.chat.answer import Answer
@@ -24,9 +21,9 @@ from edgechat.chat.engine import ChatEngine, EngineState
 from edgechat.chat.entries import Entry, Severity
 from edgechat.chat.events import ChatEvent, ChatStatus, State
 from edgechat.chat.options import ChatOptions
-from edgechat.chat.prompt import Prompt, build_prompt
+from edgechat.chat.prompt import build_prompt
+from edgechat.chat.request import build_request
 from edgechat.chat.turn import Turn
-from edgechat.engine.process.messages import Generate
 from edgechat.errors import EdgechatError
 from edgechat.history import ConversationGone, HistoryStore
 from edgechat.records import ModelInfo
@@ -176,11 +173,15 @@ class ChatController:
         """
         if not text.strip() or self.status.busy:
             return False
-        if self.status.editing:
-            self.take_back()
-        elif self._replaced:
+        text = text.encode("utf-8", "replace").decode()  # a terminal may send half a pair
+        if self._replaced:
             self._wait_no_more()  # the next question is about what was to be replaced
-        self._dialogue.ask(text.encode("utf-8", "replace").decode())  # a terminal may send half a pair
+        if self.status.editing:
+            self._dialogue.ask_instead(text)
+            self._forget_waiting()
+            self._dialogue.show_context_in_use()
+        else:
+            self._dialogue.ask(text)
         self._go_on()
         return True
 
@@ -216,20 +217,6 @@ class ChatController:
         """Leave the last question as it is, after `edit`."""
         self._set(editing=False)
         self._answer_if_waiting()
-
-    def take_back(self) -> str | None:
-        """Remove the last question with its answer, to be asked otherwise.
-
-        Returns:
-            The question; None where there is none, or an answer is under way.
-        """
-        if self.status.busy or not self._dialogue.has_question:
-            return None
-        self._dialogue.supersede((*self._replaced, *self._dialogue.drop_answers()))
-        question = self._dialogue.take_question()
-        self._forget_waiting()
-        self._dialogue.show_context_in_use()
-        return question
 
     async def stop(self) -> None:
         """End the running answer; what there is of it stays. A second call doesn't wait for the engine."""
@@ -269,30 +256,12 @@ class ChatController:
             self._waiting = False
             replaced, self._replaced = self._replaced, ()
             prompt = build_prompt(self.entries, self.system_prompt)
-            request = self._request(prompt)
+            request = build_request(prompt, self.options, self._dialogue.key, self._dialogue.unseen)
             running = self.engine.generate(request)
             answer = Answer(running, self._clock(), prompt, request.sampling.seed, replaced)
             self._turn = Turn(answer, self._dialogue, self._announcer, self._clock)
             self._set(state=State.PREFILLING, progress=None, tokens_per_s=None, ttft_s=None, speculation=None)
             self._answering = asyncio.create_task(self._run(self._turn), name="answer")
-
-    def _request(self, prompt: Prompt) -> Generate:
-        sampling = self.options.sampling
-        if sampling.seed is None:  # drawn here, so that the person can be told
-            sampling = msgspec.structs.replace(sampling, seed=secrets.randbits(32))
-        unseen = self._dialogue.unseen
-        summary = unseen.summary if self.options.summarize else ""
-        return Generate(
-            id=0,  # the engine's client numbers its requests
-            messages=prompt.messages,
-            sampling=sampling,
-            max_tokens=self.options.max_tokens,
-            conversation=self._dialogue.key,
-            overflow="window",  # a conversation never ends because a message is long
-            summarize=self.options.summarize,
-            summary=summary,
-            summarized=0 if unseen.key is None or not summary else prompt.n_up_to(unseen.key),
-        )
 
     async def _run(self, turn: Turn) -> None:
         await turn.run()

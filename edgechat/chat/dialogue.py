@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from edgechat.chat.announcer import Announcer
 from edgechat.chat.entries import Entry, Kind, Severity, from_saved, title_of
@@ -15,6 +15,15 @@ from edgechat.history import Conversation, HistoryStore, SavedMessage, Status
 def engine_key(conversation: Conversation) -> str:
     """The name under which the engine keeps a conversation, the same in every run and never used again."""
     return f"chat-{conversation.id}-{conversation.created!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A question and its answers, out of sight since another question took their place."""
+
+    entries: tuple[Entry, ...]
+    unseen: Unseen
+    title: str
 
 
 class Dialogue:
@@ -31,6 +40,8 @@ class Dialogue:
         self._keys = itertools.count(1)
         self._noted: set[str] = set()
         self._unseen = Unseen(None)
+        # By questions that have no word of an answer yet, the newest last.
+        self._replaced: list[Replaced] = []
 
     # --- which conversation
 
@@ -109,10 +120,39 @@ class Dialogue:
 
     def ask(self, text: str) -> None:
         """Append a question; the first one is the title."""
-        first = not self.has_question
-        self._append(Kind.USER, text)
-        if first:
-            self._entitle(title_of(text))
+        self._replaced.clear()
+        self._ask(text)
+
+    def ask_instead(self, text: str) -> None:
+        """Ask in place of the last question and its answers, which `withdraw` brings back."""
+        unseen, title = self._unseen, self._announcer.status.title
+        answers = self.drop_answers()
+        old = (self._remove(-1), *answers)
+        self._replaced.append(Replaced(old, unseen, title))
+        self._ask(text, replaced=old)
+
+    def withdraw(self) -> str:
+        """Remove the last question, which has no answer and is not part of the conversation.
+
+        Where it took the place of another one, that is there again, with its answers.
+
+        Returns:
+            Its text.
+        """
+        index = max(i for i, entry in enumerate(self.entries) if entry.kind is Kind.USER)
+        question = self._remove(index)
+        none = Replaced((), self._unseen, self._announcer.status.title if self.has_question else "")
+        back = self._replaced.pop() if self._replaced else none
+        self._recorder.withdraw(question, back.entries, back.title)
+        self._announcer.set(title=back.title)
+        self.put_back(back.entries)
+        self.set_unseen(back.unseen.key, back.unseen.summary)
+        return question.text
+
+    @property
+    def replaces(self) -> bool:
+        """Whether the last question took the place of another one, and has no word of an answer yet."""
+        return bool(self._replaced)
 
     def drop_answers(self) -> tuple[Entry, ...]:
         """Take the answers and notices after the last question out of sight; the store still has them."""
@@ -129,33 +169,18 @@ class Dialogue:
             self.entries.append(entry)
             self._announcer.tell(Added(entry))
 
-    def supersede(self, entries: tuple[Entry, ...]) -> None:
-        """Hide messages that are out of sight in the store, too."""
-        for entry in entries:
-            self._recorder.supersede(entry)
-
-    def take_question(self) -> str:
-        """Remove the last question, to be asked otherwise; there must be one.
-
-        Returns:
-            Its text.
-        """
-        index = max(i for i, entry in enumerate(self.entries) if entry.kind is Kind.USER)
-        question = self._remove(index)
-        self._recorder.supersede(question)
-        if not self.has_question:
-            self._entitle("")
-        return question.text
-
     # --- answers
 
-    def begin_answer(self, text: Callable[[], str]) -> Entry:
+    def begin_answer(self, text: Callable[[], str], replaced: tuple[Entry, ...] = ()) -> Entry:
         """Append an answer that grows, and save it while it does.
 
         Args:
             text: all there is of it at any moment.
+            replaced: what it takes the place of; `drop_answers` dropped it.
         """
-        self.growing = self._append(Kind.ASSISTANT, "", status=Status.PARTIAL, model=self._model)
+        self._replaced.clear()
+        entry = Entry(next(self._keys), Kind.ASSISTANT, "", status=Status.PARTIAL, model=self._model)
+        self.growing = self._append(entry, replaced)
         self._recorder.begin_answer(self.growing, text)
         return self.growing
 
@@ -216,18 +241,22 @@ class Dialogue:
         self.entries = entries
         self.system_prompt = system_prompt
         self._noted.clear()
+        self._replaced.clear()
         self._unseen = Unseen(None)
         self._announcer.tell(Reset(tuple(entries)))
         self._announcer.set(title=title, tokens_per_s=None, ttft_s=None, speculation=None)
         self.show_context_in_use()
 
-    def _entitle(self, title: str) -> None:
-        self._announcer.set(title=title)
-        self._recorder.set_title(title)
+    def _ask(self, text: str, replaced: tuple[Entry, ...] = ()) -> None:
+        title = None if self.has_question else title_of(text)
+        self._append(Entry(next(self._keys), Kind.USER, text), replaced, title)
+        if title is not None:
+            self._announcer.set(title=title)
 
-    def _append(self, kind: Kind, text: str, *, status: Status = Status.COMPLETE, model: str = "") -> Entry:
-        entry = Entry(next(self._keys), kind, text, status=status, model=model)
-        saved = self._recorder.add(entry, self.entries, self._model, self.system_prompt)
+    def _append(self, entry: Entry, replaced: tuple[Entry, ...], title: str | None = None) -> Entry:
+        saved = self._recorder.add(
+            entry, self.entries, self._model, self.system_prompt, replaced=replaced, title=title
+        )
         self._replace(saved[:-1])
         entry = saved[-1]
         self.entries.append(entry)

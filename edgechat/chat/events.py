@@ -111,6 +111,8 @@ class GivenBack:
     """A question was refused and is not part of the conversation: the person may change it."""
 
     text: str
+    edited: bool = False
+    """It was to take the place of the last question, which stays."""
 
 
 @dataclass(frozen=True, slots=True)

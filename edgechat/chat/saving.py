@@ -33,11 +33,13 @@ class Recorder:
         self._troubled = False
         self._writing: asyncio.Task[None] | None = None
         self._text: Callable[[], str] = str
+        self._hidden: set[int] = set()  # replaced messages that the store still shows
         self._claims = Claims(None if store.path is None else store.path.with_name("open.lock"))
 
     def forget(self) -> None:
         """Begin a new conversation with the next message."""
         self.conversation = None
+        self._hidden.clear()
         self._claims.release()
 
     def claim(self, conversation: Conversation) -> None:
@@ -67,30 +69,46 @@ class Recorder:
         """Let other apps go on with the conversation."""
         self._claims.close()
 
-    def add(self, entry: Entry, before: Iterable[Entry], model: str, system_prompt: str) -> list[Entry]:
-        """Append a message.
+    def add(
+        self,
+        entry: Entry,
+        before: Iterable[Entry],
+        model: str,
+        system_prompt: str,
+        *,
+        replaced: Iterable[Entry] = (),
+        title: str | None = None,
+    ) -> list[Entry]:
+        """Append a message, and hide those that it takes the place of: all of that, or nothing.
 
         Args:
             entry: the message.
-            before: all entries that came before it, for the case that they must be saved anew.
+            before: all entries that came before it, for the case that they aren't saved yet.
             model: the conversation's model.
             system_prompt: the conversation's system prompt.
+            replaced: what it takes the place of.
+            title: the conversation's from now on; None: as it was.
 
         Returns:
             The entries whose `saved_id` changed; the new one is the last.
         """
+        self._hidden |= {e.saved_id for e in replaced if e.saved_id is not None}
+        entries = [e for e in (*before, entry) if e.kind is not Kind.NOTICE]
         try:
             if self.conversation is not None:
+                missing = [e for e in entries if e.saved_id is None]
                 try:
-                    return [self._insert(self.conversation, entry)]
+                    return self._add(self.conversation, missing, title)
                 except ConversationGone:
                     self._gone()
-            everything = [e for e in (*before, entry) if e.kind is not Kind.NOTICE]
-            self.conversation = self.store.create(
-                title_of(everything[0].text), model, system_prompt, model_path=self._model_path
-            )
-            self._claims.claim(self.conversation.id)
-            return [self._insert(self.conversation, e) for e in everything]
+            with self.store.together():
+                conversation = self.store.create(
+                    title_of(entries[0].text), model, system_prompt, model_path=self._model_path
+                )
+                saved = self._add(conversation, entries, None)
+            self.conversation = conversation
+            self._claims.claim(conversation.id)
+            return saved
         except HistoryError as error:
             self._report(error)
             return [entry]
@@ -132,24 +150,34 @@ class Recorder:
             self._report(error)
         return [entry]
 
-    def supersede(self, entry: Entry) -> None:
-        """Hide a message that another takes the place of."""
-        if entry.saved_id is not None:
-            with self._reporting():
-                self.store.supersede(entry.saved_id)
+    def withdraw(self, entry: Entry, back: Iterable[Entry], title: str) -> None:
+        """Delete a message, and show those again that it took the place of: all of that, or nothing.
+
+        Args:
+            entry: the message; where it was the only one, the conversation goes with it.
+            back: what it took the place of.
+            title: the conversation's from now on.
+        """
+        shown = {e.saved_id for e in back if e.saved_id is not None}
+        self._hidden -= shown
+        if self.conversation is None or entry.saved_id is None:
+            return
+        with self._reporting(), contextlib.suppress(ConversationGone):
+            with self.store.together():
+                self.store.supersede(shown, superseded=False)
+                gone = self.store.withdraw(entry.saved_id)
+                if not gone:
+                    self.store.update(self.conversation.id, title=title)
+            if gone:
+                self.forget()
+            else:
+                self.conversation = msgspec.structs.replace(self.conversation, title=title)
 
     def set_system_prompt(self, text: str) -> None:
         """Save a changed system prompt, where the conversation is saved at all."""
         if self.conversation is not None:
             with self._reporting(), contextlib.suppress(ConversationGone):
                 self.store.update(self.conversation.id, system_prompt=text)
-
-    def set_title(self, title: str) -> None:
-        """Save a title that changed, where the conversation is saved at all."""
-        if self.conversation is not None and self.conversation.title != title:
-            with self._reporting(), contextlib.suppress(ConversationGone):
-                self.store.update(self.conversation.id, title=title)
-                self.conversation = msgspec.structs.replace(self.conversation, title=title)
 
     def set_unseen(self, entry: Entry | None, summary: str = "") -> None:
         """Save which message is the last that the model no longer sees, and what it wrote of those; None: it
@@ -161,7 +189,25 @@ class Recorder:
 
     def _gone(self) -> None:
         self.conversation = None
+        self._hidden.clear()
         self._on_trouble("This conversation was deleted elsewhere while it was open: it is saved anew.")
+
+    def _add(self, conversation: Conversation, entries: Iterable[Entry], title: str | None) -> list[Entry]:
+        """Append messages, and hide what is to be hidden, in one transaction.
+
+        Raises:
+            ConversationGone: the conversation was deleted; nothing has changed.
+            HistoryError: the store can't be written; nothing has changed.
+        """
+        with self.store.together():
+            self.store.supersede(self._hidden)
+            saved = [self._insert(conversation, entry) for entry in entries]
+            if title is not None:
+                self.store.update(conversation.id, title=title)
+        self._hidden.clear()
+        if title is not None:
+            self.conversation = msgspec.structs.replace(conversation, title=title)
+        return saved
 
     def _insert(self, conversation: Conversation, entry: Entry) -> Entry:
         role: Role = "user" if entry.kind is Kind.USER else "assistant"

@@ -79,12 +79,16 @@ class Turn:
             dialogue.notice(answer.window_note)
         if answer.entry is None and answer.status in _SILENT:
             dialogue.notice(_SILENT[answer.status])
-        given_back = answer.refusal and answer.entry is None and not answer.replaced
+        given_back = None
+        if answer.refusal and answer.entry is None and not answer.replaced:
+            replaces = dialogue.replaces
+            given_back = GivenBack(dialogue.withdraw(), replaces)
+            dialogue.show_context_in_use()
         if self._trouble:
-            kept = " (The question was not sent: it is in the prompt again.)" if given_back else ""
+            kept = "" if given_back is None else " (The question was not sent: it is in the prompt again.)"
             dialogue.notice(f"{self._trouble}{kept}", Severity.ERROR)
-        if given_back:
-            self._announcer.tell(GivenBack(dialogue.take_question()))
+        if given_back is not None:
+            self._announcer.tell(given_back)
 
     def save_now(self) -> None:
         """Save the answer as one that was stopped: the app is about to end."""
@@ -155,9 +159,8 @@ class Turn:
         answer, announcer = self.answer, self._announcer
         if not answer.window_told:  # else it would have been, before the first word
             self._dialogue.set_unseen(None)
-        self._dialogue.supersede(answer.replaced)
+        entry = self._dialogue.begin_answer(lambda: answer.text, answer.replaced)
         answer.replaced = ()
-        entry = self._dialogue.begin_answer(lambda: answer.text)
         announcer.set(ttft_s=now - answer.asked, progress=None)
         if announcer.status.state is State.PREFILLING:
             announcer.set(state=State.STREAMING)

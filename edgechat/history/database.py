@@ -59,10 +59,16 @@ class Database:
     def transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
         """One write, whole or not at all; IMMEDIATE waits for another app's before it reads anything.
 
+        Inside another one of the same thread it is a part of that.
+
         Raises:
             HistoryError: it can't be done.
         """
         with self._lock, self._errors():
+            is_part = self.connection.in_transaction
+            if is_part:
+                yield self.connection
+                return
             self.connection.execute(begin)
             try:
                 yield self.connection

@@ -2,7 +2,8 @@
 
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import msgspec
@@ -19,7 +20,8 @@ _MESSAGE = "id, conversation_id, role, content, status, model, created, n_tokens
 
 
 class HistoryStore:
-    """Conversations and messages. Every method may be called from any thread; each is one transaction."""
+    """Conversations and messages. Every method may be called from any thread; each is one transaction, or
+    all of them together are, in `together`."""
 
     def __init__(
         self, path: Path | None, *, clock: Callable[[], float] = time.time, copy_of: Path | None = None
@@ -43,6 +45,14 @@ class HistoryStore:
     def close(self) -> None:
         """Close the database; more than once does no harm."""
         self._database.close()
+
+    def together(self) -> AbstractContextManager[object]:
+        """Make all that is written inside one transaction: whole, or where anything raises, not at all.
+
+        Raises:
+            HistoryError: it can't be written.
+        """
+        return self._database.transaction()
 
     # --- conversations
 
@@ -199,10 +209,27 @@ class HistoryStore:
             )
             _expect_row(cursor, message_id)
 
-    def supersede(self, message_id: int) -> None:
-        """Hide a message: a newer answer takes its place. One that is gone is no error."""
+    def supersede(self, message_ids: Iterable[int], *, superseded: bool = True) -> None:
+        """Hide messages that newer ones take the place of, or show them again. Gone ones are no error."""
         with self._database.transaction() as db:
-            db.execute("UPDATE messages SET superseded = 1 WHERE id = ?", (message_id,))
+            db.executemany(
+                "UPDATE messages SET superseded = ? WHERE id = ?", [(superseded, id_) for id_ in message_ids]
+            )
+
+    def withdraw(self, message_id: int) -> bool:
+        """Delete a message, and its conversation where that has no other. One that is gone is no error.
+
+        Returns:
+            Whether the conversation was deleted, too.
+        """
+        with self._database.transaction() as db:
+            row = db.execute("SELECT conversation_id FROM messages WHERE id = ?", (message_id,)).fetchone()
+            db.execute("DELETE FROM messages WHERE id = ?", (message_id,))
+            cursor = db.execute(
+                "DELETE FROM conversations WHERE id = ? AND id NOT IN (SELECT conversation_id FROM messages)",
+                row or (0,),
+            )
+            return cursor.rowcount > 0
 
 
 def _expect_row(cursor: sqlite3.Cursor, number: int) -> None:

@@ -121,6 +121,8 @@ class ChatScreen(Screen[None]):
         elif isinstance(event, GivenBack):
             if not self.prompt.area.text.strip():  # else Up brings it
                 self.prompt.area.fill(event.text)
+                if event.edited:
+                    self.controller.edit()
         else:
             await self.transcript.apply(event)
 

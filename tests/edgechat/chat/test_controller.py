@@ -6,7 +6,7 @@ import pytest
 
 from edgechat.chat.entries import Kind
 from edgechat.chat.events import State, StatusChanged
-from edgechat.engine.process.messages import Finished, Note, Prefilled
+from edgechat.engine.process.messages import Finished, Note, Prefilled, Refused
 from edgechat.history import Status
 from edgechat.records import FinishReason, Speculation
 from tests.edgechat.chat.conftest import TIMINGS
@@ -123,44 +123,34 @@ async def test_regenerate_replaces_the_answer(chat, engine, store, listener, wai
     assert agrees(chat, listener)
 
 
-async def test_nothing_to_regenerate_or_take_back(chat, wait_until) -> None:
+async def test_nothing_to_regenerate_or_edit(chat, wait_until) -> None:
     await ready(chat, wait_until)
     chat.notice("a notice")
     assert not chat.regenerate()
-    assert chat.take_back() is None
+    assert chat.edit() is None
 
 
-async def test_take_back(chat, engine, store, listener, wait_until) -> None:
-    await ready(chat, wait_until)
-    await ask(chat, wait_until, "One")
-    await ask(chat, wait_until, "Tvo")
-    assert chat.take_back() == "Tvo"
-    assert texts(chat) == ["One", "Hello there."]
-    assert [row[1] for row in saved(store, chat.conversation_id)] == ["One", "Hello there."]
-    await ask(chat, wait_until, "Two")
-    assert [m.content for m in engine.requests[-1].messages] == ["One", "Hello there.", "Two"]
-    assert agrees(chat, listener)
-
-
-async def test_the_title_is_the_first_question_that_is_shown(chat, store, wait_until) -> None:
+async def test_the_title_is_the_first_question_that_is_shown(chat, engine, store, wait_until) -> None:
     def titles() -> tuple[str, str]:
         return chat.status.title, store.get(chat.conversation_id).title
 
     await ready(chat, wait_until)
     await ask(chat, wait_until, "My secret")
     assert titles() == ("My secret", "My secret")
-    chat.take_back()
-    assert titles() == ("", "")
+    chat.edit()
     await ask(chat, wait_until, "My question")
     assert titles() == ("My question", "My question")
     await ask(chat, wait_until, "And then?")
-    chat.take_back()
+    chat.edit()
+    await ask(chat, wait_until, "And now?")
     assert titles() == ("My question", "My question")
-    number = chat.conversation_id
-    chat.take_back()
+    engine.script = [[Refused(1, 2, "no.")]]
+    await ask(chat, wait_until, "And much later?")
+    assert titles() == ("My question", "My question")
     await chat.new()
-    await chat.resume(number)
+    await ask(chat, wait_until, "Another")
     assert chat.status.title == ""
+    assert [found.conversation.title for found in store.search("")] == ["My question"]
 
 
 async def test_system_prompt_changes_are_saved(chat, engine, store, wait_until) -> None:

@@ -18,7 +18,7 @@ async def test_stop_keeps_what_there_is(chat, engine, store, listener, wait_unti
     await wait_until(lambda: chat.last_answer == "One, two")
     assert not chat.send("Not now")
     assert not chat.regenerate()
-    assert chat.take_back() is None
+    assert chat.edit() is None
     await chat.stop()
     assert chat.status.state is State.IDLE
     assert saved(store, chat.conversation_id)[1] == ("assistant", "One, two", "stopped")

@@ -1,5 +1,6 @@
 """What the model wrote of the messages that it no longer sees: shown, kept, handed on, and let go in time."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -78,18 +79,22 @@ async def test_a_new_summary_takes_its_place(chat, engine, listener, wait_until)
 
 async def test_a_turn_that_sees_all_again_lets_it_go(chat, engine, wait_until) -> None:
     await three_turns(chat, engine, wait_until, [summed_up(0, 1), "3"])
-    chat.take_back()
+    chat.edit()
     await ask(chat, wait_until, "Four")
     assert chat.store.get(chat.conversation_id).summary == ""
 
 
-async def test_it_does_not_tell_of_a_question_that_was_taken_back(chat, engine, listener, wait_until) -> None:
+async def test_it_does_not_tell_of_a_question_that_was_replaced(chat, engine, listener, wait_until) -> None:
     await ready(chat, wait_until)
     engine.script = [["1"], [summed_up(0, 1, 2), "2"]]
     await ask(chat, wait_until, "One")
     await ask(chat, wait_until, "Two")
-    chat.take_back()
+    engine.script = [[gate := asyncio.Event(), "3"]]
+    chat.edit()
+    chat.send("Three")
     assert heard(listener)[-1] == (chat.entries[1].key, "")
+    gate.set()
+    await wait_until(lambda: not chat.status.busy)
     assert chat.store.get(chat.conversation_id).summary == ""
 
 

@@ -1,5 +1,6 @@
 """What the model no longer sees: said when it goes, kept with the conversation, taken back in time."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -59,21 +60,25 @@ async def test_a_turn_that_sees_all_again_takes_the_line_away(chat, engine, list
     engine.script = [[evicted(0, 1, n_tokens=0), "4"], ["5"]]
     await ask(chat, wait_until, "Four")
     assert len(heard(listener)) == 1, "still the same"
-    chat.take_back()
+    chat.edit()
     await ask(chat, wait_until, "Five")
     assert heard(listener)[1:] == [(None, 0)]
     assert chat.status.n_pinned == 0
     assert chat.store.get(chat.conversation_id).unseen_until == 0
 
 
-async def test_a_question_that_is_taken_back_takes_the_line_along(chat, engine, listener, wait_until) -> None:
+async def test_a_question_that_is_replaced_takes_the_line_along(chat, engine, listener, wait_until) -> None:
     await ready(chat, wait_until)
     engine.script = [["1"], [evicted(0, 1, 2), "2"]]
     await ask(chat, wait_until, "One")
     await ask(chat, wait_until, "Two")
     keys = [e.key for e in chat.entries]
-    chat.take_back()
+    engine.script = [[gate := asyncio.Event(), "3"]]
+    chat.edit()
+    chat.send("Three")
     assert heard(listener) == [(keys[2], 3), (keys[1], 2)]
+    gate.set()
+    await wait_until(lambda: not chat.status.busy)
 
 
 async def test_it_is_saved_with_the_conversation(  # noqa: PLR0917

@@ -122,11 +122,46 @@ def test_deleting_takes_the_messages_and_the_index_along(store: HistoryStore) ->
 
 def test_a_regenerated_answer_is_hidden_not_lost(store: HistoryStore) -> None:
     conversation = talk(store, "A", "question", "first kiwi")
-    store.supersede(store.messages(conversation)[1].id)
+    answer = store.messages(conversation)[1].id
+    store.supersede([answer])
     assert [m.content for m in store.messages(conversation)] == ["question"]
     assert store.search("kiwi") == []
     assert store.get(conversation).n_messages == 1
     assert raw(store).execute("SELECT content FROM messages WHERE superseded").fetchall() == [("first kiwi",)]
+    store.supersede([answer], superseded=False)
+    assert [m.content for m in store.messages(conversation)] == ["question", "first kiwi"]
+
+
+def test_a_message_that_is_withdrawn_takes_an_empty_conversation_along(store: HistoryStore) -> None:
+    number = talk(store, "A", "question", "answer")
+    question, answer = (m.id for m in store.messages(number))
+    assert not store.withdraw(answer)
+    assert [m.content for m in store.messages(number)] == ["question"]
+    store.supersede([question])
+    assert not store.withdraw(999)
+    assert store.get(number).n_messages == 0
+    assert store.withdraw(question)
+    assert store.search("") == []
+    assert not store.withdraw(question)
+
+
+def test_what_is_done_together_is_done_whole_or_not_at_all(store: HistoryStore) -> None:
+    number = talk(store, "A", "question", "answer")
+
+    def fail() -> None:
+        with store.together():
+            store.supersede([m.id for m in store.messages(number)])
+            store.update(number, title="B")
+            store.add(999, "user", "lost?", status=Status.COMPLETE)
+
+    with pytest.raises(ConversationGone):
+        fail()
+    assert [m.content for m in store.messages(number)] == ["question", "answer"]
+    assert store.get(number).title == "A"
+    with store.together():
+        store.supersede([m.id for m in store.messages(number)])
+        store.add(number, "user", "another", status=Status.COMPLETE)
+    assert [m.content for m in store.messages(number)] == ["another"]
 
 
 @pytest.mark.parametrize("full_text", [True, False])
