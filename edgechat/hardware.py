@@ -18,8 +18,12 @@ from models.sizes import amount
 
 ROOT = Path("/")
 DARWIN = platform.system() == "Darwin"
+MARGIN = 256 * 2**20
+"""Main memory that is left to the rest of the system, which would swap or be killed for want of it."""
 MEMORY_LIMIT = "EDGECHAT_MEMORY_LIMIT"
 """Environment: no more main memory is planned with than this, to leave the rest to other programs."""
+OFF = 0.05
+"""Of EDGECHAT_MEMORY_LIMIT, what isn't planned with: plans may be off by as much, and the limit is kept."""
 
 # What llama.cpp's CPU kernels look for, as /proc/cpuinfo and sysctl name it.
 KNOWN_FEATURES = frozenset(
@@ -53,6 +57,8 @@ class Memory:
     total: int
     available: int
     """What can be taken without swapping; file caches count as available."""
+    margin: int = MARGIN
+    """What of `available` should stay free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +119,11 @@ def memory(root: Path = ROOT, *, held: int = 0) -> Memory:
         total = min(total, limit)
         available = min(available, free)
     own = _own_limit(os.environ.get(MEMORY_LIMIT, ""))
+    room = available - MARGIN
     if own is not None:
         total, available = min(total, own), min(available, own - held)
-    return Memory(total, max(0, available))
+        room = min(room, own - held - min(MARGIN, int(own * OFF)))
+    return Memory(total, max(0, available), available - room)
 
 
 def _own_limit(text: str) -> int | None:

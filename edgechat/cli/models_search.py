@@ -35,13 +35,13 @@ def search(
             raise UsageError("--online knows no --family and no --fits: give words instead")
         _online(words or [], as_json)
         return
-    from edgechat import hardware
     from edgechat.library import catalog
     from edgechat.library.fit import fit as fit_of
+    from edgechat.library.plan import main_memory
 
     if family and family.casefold() not in catalog.families():
         raise UsageError(f"there is no family {family!r}: {', '.join(catalog.families())}")
-    available = hardware.memory().available
+    available = main_memory()
     found = []
     for model in catalog.search(words or [], family):
         fit = fit_of(model, available)

@@ -119,10 +119,10 @@ def request_of(
 
 def free_memory() -> int:
     """What the planner of models would let be taken."""
-    from edgechat.library.ladder import MARGIN
-    from edgechat.library.plan import main_memory
+    from edgechat import hardware
 
-    return max(0, main_memory().ram - MARGIN)
+    memory = hardware.memory()
+    return max(0, memory.available - memory.margin)
 
 
 def _only_for(fits: bool, to: str, options: LayerOptions, *names: str) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgechat.library.catalog import CatalogModel
-from edgechat.library.ladder import COMFORTABLE_CTX, MARGIN, Verdict
+from edgechat.library.ladder import COMFORTABLE_CTX, Verdict
 from edgechat.library.local import models_dir
 from edgechat.library.needs import Available
 from edgechat.library.places import gguf_files
@@ -33,18 +33,18 @@ class Fit:
         return self.verdict is not Verdict.DOES_NOT
 
 
-def fit(model: CatalogModel, available: int) -> Fit | None:
+def fit(model: CatalogModel, available: Available) -> Fit | None:
     """Whether a model's recommended file and a conversation fit into memory; None where that isn't known.
 
     Args:
         model: one of the catalog.
-        available: bytes of memory that may be taken.
+        available: what may be taken.
     """
     path = _here(model)
     return by_rule(model, available) if path is None else _by_header(path, available)
 
 
-def by_rule(model: CatalogModel, available: int) -> Fit | None:
+def by_rule(model: CatalogModel, available: Available) -> Fit | None:
     """The same of a model that isn't here."""
     size = model.download_bytes
     if size is None:
@@ -53,18 +53,19 @@ def by_rule(model: CatalogModel, available: int) -> Fit | None:
     needs, least = (
         size + ENGINE + int(per_token * min(model.context or CTX, ctx)) for ctx in (CTX, COMFORTABLE_CTX)
     )
-    if needs + MARGIN <= available:
+    room = available.ram - available.margin
+    if needs <= room:
         return Fit(needs, Verdict.FITS)
-    return Fit(needs, Verdict.WITH_SETTINGS if least + MARGIN <= available else Verdict.DOES_NOT)
+    return Fit(needs, Verdict.WITH_SETTINGS if least <= room else Verdict.DOES_NOT)
 
 
-def _by_header(path: Path, available: int) -> Fit | None:
+def _by_header(path: Path, available: Available) -> Fit | None:
     from edgechat.library.plan import plan
     from edgechat.records import LoadSettings
     from models.errors import ModelError
 
     try:
-        report = plan(path, LoadSettings(str(path)), available=Available(available), exact=False)
+        report = plan(path, LoadSettings(str(path)), available=available, exact=False)
     except (ModelError, OSError):
         return None
     return Fit(report.asked_needs.held, report.verdict)

@@ -9,13 +9,12 @@ from enum import StrEnum
 
 import msgspec
 
+from edgechat.hardware import MARGIN
 from edgechat.library.needs import Available, Needs
 from edgechat.records import LoadSettings
 from edgechat.units import bytes_text
 
 MIB = 2**20
-MARGIN = 256 * MIB
-"""Main memory that is left to the rest of the system; also what is left of the GPUs' memory."""
 PLENTY = 0.6
 """Of what is free: what needs less is no burden, and is loaded without a closer look."""
 CTX_STEP = 256
@@ -77,7 +76,7 @@ class _State:
     """What gave way, and how that is said; each only once."""
 
 
-def mapping(settings: LoadSettings, held: int, available: int, *, huge_pages: bool) -> LoadSettings:
+def mapping(settings: LoadSettings, held: int, available: Available, *, huge_pages: bool) -> LoadSettings:
     """The same settings, with the choice between mapping weights and reading them made.
 
     Mapped weights can be given back to the system and read again; memory that is short needs that.
@@ -85,7 +84,7 @@ def mapping(settings: LoadSettings, held: int, available: int, *, huge_pages: bo
     Args:
         settings: for the CPU.
         held: bytes that must stay in memory: `Needs.held`, the draft model's among them.
-        available: bytes of memory that may be taken.
+        available: what may be taken.
         huge_pages: what is read comes into huge pages.
     """
     if settings.use_mmap is not None:
@@ -93,9 +92,9 @@ def mapping(settings: LoadSettings, held: int, available: int, *, huge_pages: bo
     return msgspec.structs.replace(settings, use_mmap=not (huge_pages and held < plenty(available)))
 
 
-def plenty(available: int) -> int:
+def plenty(available: Available) -> int:
     """Bytes that nobody will miss."""
-    return int(min(available * PLENTY, available - MARGIN))
+    return int(min(available.ram * PLENTY, available.ram - available.margin))
 
 
 def fits(needs: Needs, available: Available) -> bool:
@@ -105,7 +104,7 @@ def fits(needs: Needs, available: Available) -> bool:
 
 def shortage(needs: Needs, available: Available) -> int:
     """Bytes that are missing, in main memory or on the GPUs; 0 where it fits."""
-    ram = needs.held + (needs.gpu if available.shared else 0) + MARGIN - available.ram
+    ram = needs.held + (needs.gpu if available.shared else 0) + available.margin - available.ram
     vram = needs.gpu + MARGIN - available.vram if needs.gpu and available.vram else 0
     return max(0, ram, vram)
 
@@ -282,7 +281,7 @@ def refusal(plan: Plan, name: str, *, longest_ctx: int = 0, smaller: str = "") -
         smaller: a smaller quantization by its name, that would fit.
     """
     says = f"{name} needs {_needed(plan)}; {bytes_text(plan.available.ram)} of memory can be taken"
-    says += f", of which {bytes_text(MARGIN)} must stay free"
+    says += f", of which {bytes_text(plan.available.margin)} must stay free"
     if plan.needs.gpu and plan.available.vram and plan.needs.gpu + MARGIN > plan.available.vram:
         says += (
             f"; of the GPU's, {bytes_text(plan.needs.gpu)} are needed, {bytes_text(plan.available.vram)} free"
@@ -305,7 +304,7 @@ def note(plan: Plan) -> str:
     """What gave way, for people; "" where nothing did."""
     if not plan.steps:
         return ""
-    room = bytes_text(max(0, plan.available.ram - MARGIN))
+    room = bytes_text(max(0, plan.available.ram - plan.available.margin))
     return (
         f"memory is short ({bytes_text(plan.asked.held)} needed, {room} can be had): {'; '.join(plan.steps)}"
     )

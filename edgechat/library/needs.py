@@ -2,6 +2,8 @@
 
 import msgspec
 
+from edgechat.hardware import MARGIN
+
 
 class Needs(msgspec.Struct, frozen=True):
     """Memory of an engine that runs one model, while it chats and its context is full.
@@ -54,3 +56,5 @@ class Available(msgspec.Struct, frozen=True):
     """The GPUs' memory is the main memory."""
     total_ram: int = 0
     """All the main memory there is, for people; 0 where it isn't known."""
+    margin: int = MARGIN
+    """What of `ram` must stay free."""

@@ -12,7 +12,7 @@ from edgechat import hardware, huge_pages
 from edgechat.library import estimate, ladder
 from edgechat.library.dry_run import Answer, DryRunProcess, NoDryRun
 from edgechat.library.inspect import number
-from edgechat.library.ladder import MARGIN, Plan, Verdict
+from edgechat.library.ladder import Plan, Verdict
 from edgechat.library.local import model_name
 from edgechat.library.needs import Available, Needs
 from edgechat.library.smaller import smaller_quantization
@@ -121,7 +121,7 @@ def plan(
 def main_memory() -> Available:
     """The main memory that may be taken now."""
     found = hardware.memory()
-    return Available(ram=found.available, total_ram=found.total)
+    return Available(ram=found.available, total_ram=found.total, margin=found.margin)
 
 
 def line(report: PlanReport) -> str:
@@ -173,7 +173,7 @@ def _plan(
 
     needs = requirements(msgspec.structs.replace(asked, n_ctx=first.n_ctx), draft is not None)
     if needs is not None and not first.gpu:
-        asked = ladder.mapping(asked, needs.held, free.ram, huge_pages=huge_pages.available())
+        asked = ladder.mapping(asked, needs.held, free, huge_pages=huge_pages.available())
     found = ladder.ladder(requirements, free, asked, n_ctx=first.n_ctx, draft=draft is not None)
     longest = 0
     if not found.fits:
@@ -192,7 +192,7 @@ def _plan(
         peak=found.needs.peak,
         held=found.needs.held,
         available=free,
-        margin=MARGIN,
+        margin=free.margin,
         gpu=first.gpu,
         steps=found.steps,
         remedy="",

@@ -132,25 +132,49 @@ def test_memory_limit_of_version_1(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("ram")
 @pytest.mark.parametrize(
-    ("text", "limit"),
-    [("6G", 6 * 2**30), ("800M", 800 * 2**20), ("1.5gib", 3 * 2**29), ("4096", 4096), (" 2 kB ", 2048)],
+    ("text", "limit", "margin"),
+    [
+        ("6G", 6 * 2**30, 2**28),
+        ("800M", 800 * 2**20, 40 * 2**20),  # a twentieth: edgechat keeps it, no kernel kills for it
+        ("1.5gib", 3 * 2**29, 3 * 2**29 // 20),
+        ("4096000000", 4096000000, 204800000),
+        (" 2000 kB ", 2048000, 102400),
+    ],
 )
 def test_a_limit_of_the_persons_own(
-    text: str, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, limit: int, margin: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EDGECHAT_MEMORY_LIMIT", text)
-    assert hardware.memory(tmp_path) == Memory(limit, limit)
+    assert hardware.memory(tmp_path) == Memory(limit, limit, margin)
 
 
 @pytest.mark.usefixtures("ram")
 def test_a_limit_above_what_there_is_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for text in ("1T", ""):
+    for text in ("1T", "10G", ""):
         monkeypatch.setenv("EDGECHAT_MEMORY_LIMIT", text)
-        assert hardware.memory(tmp_path) == Memory(16 * 2**30, 10 * 2**30)
+        memory = hardware.memory(tmp_path)
+        assert (memory.available, memory.margin) == (10 * 2**30, 2**28)
     for text in ("much", "-1G", "5X"):
         monkeypatch.setenv("EDGECHAT_MEMORY_LIMIT", text)
         with pytest.raises(UsageError, match="EDGECHAT_MEMORY_LIMIT"):
             hardware.memory(tmp_path)
+
+
+@pytest.mark.usefixtures("ram")
+def test_a_limit_just_below_what_is_free_leaves_the_system_its_margin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = _write(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/a\n",
+            "sys/fs/cgroup/a/memory.max": str(2**30),
+            "sys/fs/cgroup/a/memory.current": "0",
+        },
+    )
+    assert hardware.memory(root) == Memory(2**30, 2**30, 2**28)
+    monkeypatch.setenv("EDGECHAT_MEMORY_LIMIT", "1023M")
+    assert hardware.memory(root) == Memory(1023 * 2**20, 1023 * 2**20, 255 * 2**20)
 
 
 def test_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import msgspec
 
 from edgechat import hardware, huge_pages
 from edgechat.errors import ResourceError
+from edgechat.hardware import MARGIN
 from edgechat.library import estimate, ladder
 from edgechat.library.needs import Available, Needs
 from edgechat.library.smaller import smaller_quantization
@@ -17,13 +18,13 @@ RETREAT = 0.8
 """Of what was refused: what is tried next."""
 
 
-def to_memory(settings: LoadSettings, path: Path, available: int) -> tuple[LoadSettings, str]:
+def to_memory(settings: LoadSettings, path: Path, free: Available) -> tuple[LoadSettings, str]:
     """The same settings where they fit, else lower ones.
 
     Args:
         settings: what is asked for, to be run on the CPU.
         path: the model's first file.
-        available: bytes of main memory that can be taken.
+        free: what can be taken beside what the engine holds.
 
     Returns:
         The settings, and what gave way; "" where nothing did.
@@ -36,14 +37,14 @@ def to_memory(settings: LoadSettings, path: Path, available: int) -> tuple[LoadS
         parts = estimate.read_parts(path)
     except (OSError, ModelError):
         return settings, ""  # llama.cpp will say what is wrong with it
-    available += estimate.ENGINE  # which is here, and counted: so that the numbers are those of `models plan`
+    # The engine is here, and counted: so that the numbers are those of `models plan`.
+    free = msgspec.structs.replace(free, ram=free.ram + estimate.ENGINE)
     beside = _draft_bytes(settings)
     rough = estimate.estimate(parts, settings, hardware.cpu_features())
     held = rough.held + beside
-    settings = ladder.mapping(settings, held, available, huge_pages=huge_pages.in_use())
-    if held < ladder.plenty(available):
+    settings = ladder.mapping(settings, held, free, huge_pages=huge_pages.in_use())
+    if held < ladder.plenty(free):
         return settings, ""  # without asking llama.cpp
-    free = Available(ram=available)
     with DryRun(path) as dry:
 
         def requirements(wanted: LoadSettings, draft: bool) -> Needs | None:
@@ -63,9 +64,9 @@ def to_memory(settings: LoadSettings, path: Path, available: int) -> tuple[LoadS
     )
 
 
-def less(settings: LoadSettings, path: Path) -> int:
-    """Bytes to plan with after the system refused what these settings take, though it seemed free."""
-    return int(estimate.estimate_file(path, settings).held * RETREAT) + ladder.MARGIN
+def less(settings: LoadSettings, path: Path) -> Available:
+    """What to plan with after the system refused what these settings take, though it seemed free."""
+    return Available(int(estimate.estimate_file(path, settings).held * RETREAT) + MARGIN)
 
 
 def _chosen(asked: LoadSettings, plan: ladder.Plan) -> LoadSettings:

@@ -13,6 +13,7 @@ import psutil
 from edgechat import hardware
 from edgechat.errors import NotFoundError, ResourceError, UnsupportedError
 from edgechat.library import estimate
+from edgechat.library.needs import Available
 from edgechat.records import LoadSettings
 from edgechat.runtimes.llamacpp import abi, fit, logs, memory
 from edgechat.runtimes.llamacpp.context import LOAD_MODE_AUTO, LOAD_MODE_NONE, context_params
@@ -88,7 +89,7 @@ class _Loader:
         self.log = logs.capture()
         self.llama: Any = abi.llama()
         # What is planned counts the engine itself, and the model that this one drafts for.
-        self.available = hardware.memory(held=psutil.Process().memory_info().rss).available
+        self.free = hardware.memory(held=psutil.Process().memory_info().rss)
         self.gpus = gpus() if settings.n_gpu_layers else ()
         self.n_threads = settings.n_threads or hardware.physical_cores()
         self.notes: list[str] = []
@@ -108,7 +109,7 @@ class _Loader:
             if layers == 0:
                 return self._on_cpu()
             host = self.weights if not n_layers else self.weights * (n_layers + 1 - layers) // (n_layers + 1)
-            if host + memory.HEADROOM > self.available:
+            if host + memory.HEADROOM > self.free.available:
                 break
             try:
                 opened = self._attempt(layers)
@@ -119,11 +120,12 @@ class _Loader:
 
     def _on_cpu(self) -> Opened:
         """Load with settings that fit; with lower ones where the system says no nevertheless."""
-        asked, notes, available = self.settings, self.notes, self.available
+        asked, notes = self.settings, self.notes
+        free = Available(self.free.available, margin=self.free.margin)
         refused: ResourceError | None = None
         for _ in range(CPU_ATTEMPTS):
             try:
-                self.settings, note = fit.to_memory(asked, self.path, available)
+                self.settings, note = fit.to_memory(asked, self.path, free)
             except ResourceError as error:
                 raise refused or error from None
             self.notes = [*notes, note] if note else notes
@@ -131,7 +133,7 @@ class _Loader:
                 return self._attempt(0)
             except ResourceError as error:
                 refused = refused or error
-                available = fit.less(self.settings, self.path)
+                free = fit.less(self.settings, self.path)
         raise refused or ResourceError(f"not enough memory for {self.path.name}")
 
     def _attempt(self, layers: int) -> Opened:

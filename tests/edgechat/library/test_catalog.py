@@ -7,13 +7,14 @@ import pytest
 
 from edgechat import hardware
 from edgechat.cli import app
-from edgechat.hardware import Memory
+from edgechat.hardware import MARGIN, Memory
 from edgechat.library import catalog
 from edgechat.library.catalog import BITS, CatalogModel, parse_catalog
 from edgechat.library.fit import by_rule, fit
 from edgechat.library.inspect import number
-from edgechat.library.ladder import MARGIN, Verdict
+from edgechat.library.ladder import Verdict
 from edgechat.library.local import models_dir
+from edgechat.library.needs import Available
 from edgechat.library.plan import plan
 from edgechat.records import LoadSettings
 from models.gguf import read_header
@@ -122,7 +123,7 @@ def test_search_online_offline(capsys: Captured) -> None:
 def test_an_unusual_quantization_has_no_size() -> None:
     model = CatalogModel("a", "A", "f", "o/a", 1.0, quantization="q9")
     assert model.download_bytes is None
-    assert fit(model, 10**12) is None
+    assert fit(model, Available(10**12)) is None
 
 
 @pytest.mark.parametrize("name", ["starter_gguf", "gemma_gguf"])
@@ -138,22 +139,22 @@ def test_the_rule_of_thumb_agrees_with_the_planner(name: str, request: pytest.Fi
     )  # fmt: skip
     report = plan(path, LoadSettings(str(path)))
     assert report.exact
-    rule = by_rule(model, 10**12)
+    rule = by_rule(model, Available(10**12))
     assert rule is not None
     assert 0.75 < rule.needs / report.asked_needs.held < 1.34
 
 
 def test_what_is_here_is_planned(starter_gguf: Path) -> None:
     model = CatalogModel("a", "A", "f", "owner/name", 70.0, size_bytes=40 * 10**9, quantization="q4_1")
-    assert not fit(model, 4 * 10**9).fits
+    assert not fit(model, Available(4 * 10**9)).fits
     folder = models_dir() / "owner" / "name"
     folder.mkdir(parents=True)
     (folder / "a-Q8_0.gguf").symlink_to(starter_gguf)
-    assert not fit(model, 4 * 10**9).fits
+    assert not fit(model, Available(4 * 10**9)).fits
     (folder / "a-Q4_1.gguf").symlink_to(starter_gguf)
-    found = fit(model, 4 * 10**9)
+    found = fit(model, Available(4 * 10**9))
     assert found.verdict is Verdict.FITS
     planned = plan(starter_gguf, LoadSettings(str(starter_gguf)), exact=False)
     assert found.needs == planned.asked_needs.held
-    assert fit(model, found.needs + MARGIN - 1).verdict is Verdict.WITH_SETTINGS
-    assert fit(model, MARGIN).verdict is Verdict.DOES_NOT
+    assert fit(model, Available(found.needs + MARGIN - 1)).verdict is Verdict.WITH_SETTINGS
+    assert fit(model, Available(MARGIN)).verdict is Verdict.DOES_NOT

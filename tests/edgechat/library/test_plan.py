@@ -1,6 +1,7 @@
 """`edgechat models plan`, the report behind it, and a load where memory is short."""
 
 import asyncio
+import sys
 from pathlib import Path
 
 import msgspec
@@ -82,14 +83,14 @@ def test_the_command_prints_one_table(capsys: pytest.CaptureFixture[str], limit:
     rows = [row.split("\t") for row in captured.out.splitlines()]
     assert rows[0] == ["settings", "2,048 tokens, q8_0, batch 512"]
     assert ["context", "25.1 MB"] in rows
-    assert ["free now, less a margin", "4.0 GB"] in rows
+    assert ["free now, less a margin", "4.1 GB"] in rows
     assert rows[-1][0].startswith("fits: 2")
 
 
 def test_the_command_says_what_gives_way(
     capsys: pytest.CaptureFixture[str], limit: pytest.MonkeyPatch
 ) -> None:
-    limit.setenv("EDGECHAT_MEMORY_LIMIT", "590M")
+    limit.setenv("EDGECHAT_MEMORY_LIMIT", "350M")
     assert main(["models", "plan", "starter"]) == 0
     captured = capsys.readouterr()
     assert "settings\t8,192 tokens, f16, batch 512\t8,192 tokens, q8_0, batch 512" in captured.out
@@ -100,7 +101,7 @@ def test_the_command_says_what_gives_way(
 def test_what_does_not_fit_ends_with_its_exit_code(
     capsys: pytest.CaptureFixture[str], limit: pytest.MonkeyPatch
 ) -> None:
-    limit.setenv("EDGECHAT_MEMORY_LIMIT", "500M")
+    limit.setenv("EDGECHAT_MEMORY_LIMIT", "260M")
     assert (
         main(["models", "plan", "starter", "--ctx", "8192", "--kv-type", "f16", "--json"])
         == ExitCode.RESOURCES
@@ -122,16 +123,21 @@ def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path:
 
 async def loaded(settings: LoadSettings) -> tuple[ModelInfo, tuple[str, ...], int]:
     """An engine's model, its notes, and how many tokens it answered."""
+    info, notes, tokens, _ = await measured(settings, "Once upon a time")
+    return info, notes, tokens
+
+
+async def measured(settings: LoadSettings, prompt: str) -> tuple[ModelInfo, tuple[str, ...], int, str]:
+    """The same, and what the system says of its process at the end, where it is Linux."""
     client = await EngineClient.start(settings)
+    status = Path(f"/proc/{client.pid}/status")
     tokens = 0
     try:
-        request = Generate(
-            id=0, prompt="Once upon a time", max_tokens=3, sampling=SamplingSettings(temperature=0)
-        )
+        request = Generate(id=0, prompt=prompt, max_tokens=3, sampling=SamplingSettings(temperature=0))
         async for event in client.generate(request):
             if isinstance(event, Finished):
                 tokens = len(event.tokens)
-        return client.info, client.notes, tokens
+        return client.info, client.notes, tokens, status.read_text() if status.exists() else ""
     finally:
         await client.close()
 
@@ -140,8 +146,8 @@ async def loaded(settings: LoadSettings) -> tuple[ModelInfo, tuple[str, ...], in
     ("free", "steps"),
     [
         ("2G", ()),
-        ("560M", ("q8_0",)),
-        ("450M", ("q8_0", "batches of 128", "tokens of context")),
+        ("320M", ("q8_0",)),
+        ("204M", ("q8_0", "batches of 128", "tokens of context")),
     ],
 )
 def test_an_engine_goes_down_the_ladder_and_says_so(
@@ -157,8 +163,19 @@ def test_an_engine_goes_down_the_ladder_and_says_so(
     assert (info.n_ctx < 8192) == ("tokens of context" in steps)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+@pytest.mark.parametrize("mib", [204, 320, 400])
+def test_a_limit_is_made_use_of_and_kept(mib: int, starter_gguf: Path, limit: pytest.MonkeyPatch) -> None:
+    limit.setenv("EDGECHAT_MEMORY_LIMIT", f"{mib}M")
+    settings = LoadSettings(str(starter_gguf), n_threads=1, n_sequences=1)
+    info, _, _, status = asyncio.run(measured(settings, "Once upon a time, there was a house. " * 70))
+    most = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+    assert most <= mib * MIB
+    assert info.n_ctx >= {204: 1792, 320: 8192, 400: 8192}[mib]
+
+
 def test_an_engine_refuses_what_it_would_swap_for(starter_gguf: Path, limit: pytest.MonkeyPatch) -> None:
-    limit.setenv("EDGECHAT_MEMORY_LIMIT", "300M")
+    limit.setenv("EDGECHAT_MEMORY_LIMIT", "150M")
     with pytest.raises(ResourceError, match="can be taken"):
         asyncio.run(loaded(LoadSettings(str(starter_gguf), n_threads=1)))
 
@@ -166,7 +183,7 @@ def test_an_engine_refuses_what_it_would_swap_for(starter_gguf: Path, limit: pyt
 def test_a_context_that_was_asked_for_is_refused_with_the_one_that_fits(
     starter_gguf: Path, limit: pytest.MonkeyPatch
 ) -> None:
-    limit.setenv("EDGECHAT_MEMORY_LIMIT", "450M")
+    limit.setenv("EDGECHAT_MEMORY_LIMIT", "204M")
     with pytest.raises(ResourceError, match=r"try --ctx \d+$") as caught:
         asyncio.run(loaded(LoadSettings(str(starter_gguf), n_ctx=8192, n_threads=1)))
     context = int(str(caught.value).rpartition(" ")[2])
@@ -178,8 +195,8 @@ def test_a_draft_model_that_has_no_room_is_dropped(starter_gguf: Path, limit: py
     from edgechat.runtimes.llamacpp.fit import to_memory
 
     settings = LoadSettings(str(starter_gguf), draft=str(starter_gguf), use_mmap=True)
-    chosen, note = to_memory(settings, starter_gguf, 10 * 2**30)
+    chosen, note = to_memory(settings, starter_gguf, Available(10 * 2**30))
     assert (chosen, note) == (settings, "")
-    chosen, note = to_memory(settings, starter_gguf, 480 * MIB)
+    chosen, note = to_memory(settings, starter_gguf, Available(480 * MIB))
     assert chosen.draft == ""
     assert "no draft model" in note

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgechat.hardware import MARGIN
 from edgechat.library import ladder
-from edgechat.library.ladder import MARGIN, MIB, Verdict
+from edgechat.library.ladder import MIB, Verdict
 from edgechat.library.needs import Available, Needs
 from edgechat.records import LoadSettings
 
@@ -209,7 +210,7 @@ def test_a_plan_that_fits_fits_and_no_longer_context_would(
 def test_weights_are_read_where_memory_is_plentiful(
     held: int, available: int, huge: bool, mapped: bool
 ) -> None:
-    chosen = ladder.mapping(LoadSettings("m.gguf"), held, available, huge_pages=huge)
+    chosen = ladder.mapping(LoadSettings("m.gguf"), held, Available(available), huge_pages=huge)
     assert chosen.use_mmap is mapped
 
 
