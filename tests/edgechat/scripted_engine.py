@@ -13,7 +13,8 @@ the chat template. What the model answers is in the person's last message, a lis
 
 separated by ";". A text without commands is echoed. A raw prompt is taken as a message where it ends in "=>".
 The model's path may ask for trouble while it loads: "die SIGNAL", "exit CODE", "refuse", "bug", "hang",
-"slow SECONDS"; "die SIGNAL unless safe" dies only where the GPU is used.
+"slow SECONDS"; "die SIGNAL unless safe" dies only where the GPU is used, "exit CODE until there" until
+there is a file of that path.
 """
 
 import os
@@ -202,6 +203,8 @@ def load(settings: LoadSettings, progress: Callable[[float], bool]) -> ScriptedR
         case ["die", name]:
             die(name)
         case ["exit", code]:
+            os._exit(int(code))
+        case ["exit", code, "until", "there"] if not Path(settings.path).exists():
             os._exit(int(code))
         case ["refuse"]:
             raise ResourceError("the model needs 12 GB and 3 GB are free: choose a smaller one")

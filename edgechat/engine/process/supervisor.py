@@ -35,7 +35,7 @@ class State(StrEnum):
     LOADING = "loading"
     READY = "ready"
     GIVEN_UP = "given_up"
-    """It died too often; `use` begins anew."""
+    """It died too often; `start` begins anew."""
 
 
 def safe(settings: LoadSettings) -> LoadSettings:
@@ -52,7 +52,7 @@ class EngineSupervisor:
 
     def __init__(
         self,
-        settings: LoadSettings | None = None,
+        settings: LoadSettings,
         *,
         on_progress: Callable[[float], None] | None = None,
         on_state: Callable[[State], None] | None = None,
@@ -62,7 +62,7 @@ class EngineSupervisor:
         """Nothing is started yet.
 
         Args:
-            settings: the model and how to load it; `use` sets it too.
+            settings: the model and how to load it; in safe mode `safe` of it.
             on_progress: called with 0 to 1 while a model loads.
             on_state: called whenever the state changes.
             on_note: called with what the person should know: notes of a load.
@@ -83,11 +83,6 @@ class EngineSupervisor:
         self.state = State.STOPPED
 
     @property
-    def settings(self) -> LoadSettings | None:
-        """What was asked for; in safe mode the engine runs with `safe(settings)`."""
-        return self._settings
-
-    @property
     def safe_mode(self) -> bool:
         """It died so often that it is loaded with care."""
         return self.deaths >= DEATHS_TO_SAFE_MODE
@@ -103,25 +98,16 @@ class EngineSupervisor:
         return self._client.pid if self._client is not None and self._client.alive else None
 
     async def start(self) -> ModelInfo:
-        """Load the model now, not with the first request.
+        """Load the model now, not with the first request; where it was given up, begin anew.
 
         Raises:
             EdgechatError: it can't be loaded.
         """
+        if self._given_up:
+            self.deaths = 0
+            self._last_death = None
+            self._told.clear()
         return (await self._ready()).info
-
-    async def use(self, settings: LoadSettings) -> ModelInfo:
-        """Load another model, or the same one differently; what runs is cancelled.
-
-        Raises:
-            EdgechatError: it can't be loaded.
-        """
-        await self.close()
-        self._settings = settings
-        self.deaths = 0
-        self._last_death = None
-        self._told.clear()
-        return await self.start()
 
     def generate(self, request: Generate) -> Answer:
         """Answer a prompt, as `EngineClient.generate`; waits for the engine where it is loading."""
@@ -131,7 +117,7 @@ class EngineSupervisor:
         """A conversation was deleted: let go of it, and of its saved states of any model."""
         if self._client is not None:
             self._client.forget(conversation)
-        if self._settings is not None and self._settings.state_folder:
+        if self._settings.state_folder:
             remove_states(Path(self._settings.state_folder), conversation)
 
     async def close(self) -> None:
@@ -173,7 +159,7 @@ class EngineSupervisor:
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
-            if starting.cancelled():  # `close` or `use` came in between
+            if starting.cancelled():  # `close` came in between
                 raise EngineClosed("the engine was closed") from None
             raise
 
@@ -183,8 +169,6 @@ class EngineSupervisor:
 
     async def _start_client(self, pause_s: float) -> EngineClient:
         """Start a process, again and again while it dies, until it is loaded, refused or given up."""
-        if self._settings is None:
-            raise EngineClosed("no model was chosen")
         try:
             while True:
                 self._enter(State.LOADING)

@@ -114,8 +114,8 @@ async def test_three_deaths_in_a_row_are_safe_mode_and_three_more_the_end():
             assert await dies(engine) == "the engine was killed (SIGKILL)"
         assert engine.state is State.GIVEN_UP
         assert await dies(engine) == "the engine was killed (SIGKILL) (6 times in a row: given up)"
-        # another choice begins anew
-        await engine.use(LoadSettings(path="other"))
+        # whoever asks for it begins anew
+        await engine.start()
         assert await answer(engine, "say anew") == "anew"
         assert engine.deaths == 0
         assert engine.info.n_gpu_layers == -1
@@ -153,26 +153,41 @@ async def test_another_cpus_build_is_not_tried_again():
         assert engine.deaths == 1
         assert "CMAKE_ARGS" in await dies(engine)
         assert engine.deaths == 1
+        with pytest.raises(EngineDied, match="CMAKE_ARGS"):
+            await engine.start()
+        assert (engine.deaths, engine.state) == (1, State.GIVEN_UP)
 
 
-async def test_a_refused_model_is_no_death_and_another_can_be_used():
+async def test_a_model_that_loads_at_last(tmp_path):
+    """As after other programs were closed, whose memory was missing."""
+    path = tmp_path / "exit 9 until there"
+    async with supervised(str(path)) as engine:
+        for _ in range(2):
+            with pytest.raises(EngineDied, match="exit code 9"):
+                await engine.start()
+            assert engine.state is State.GIVEN_UP
+        path.touch()
+        await engine.start()
+        assert await answer(engine, "say hi") == "hi"
+
+
+async def test_a_refused_model_is_no_death():
     async with supervised("refuse") as engine:
         for _ in range(2):
             with pytest.raises(errors.ResourceError, match="12 GB"):
                 await answer(engine, "say hi")
         assert engine.deaths == 0
-        await engine.use(LoadSettings(path="model"))
-        assert await answer(engine, "say hi") == "hi"
 
 
-async def test_another_model_cancels_what_runs():
+async def test_closing_cancels_what_runs():
     async with supervised() as engine:
         task = asyncio.create_task(answer(engine, "slow 0.01;count 9999"))
-        await asyncio.sleep(0.5)
-        info = await engine.use(LoadSettings(path="base"))
-        assert info.path == "base"
+        while engine.info is None:
+            await asyncio.sleep(0.02)
+        await engine.close()
         with pytest.raises(errors.EngineCrashedError, match="closed"):
             await task
+        assert await answer(engine, "say hi") == "hi"
 
 
 async def test_closing_while_it_loads():
@@ -182,8 +197,3 @@ async def test_closing_while_it_loads():
         await engine.close()
         with pytest.raises(errors.EngineCrashedError, match="closed"):
             await task
-
-
-async def test_no_model_was_chosen():
-    with pytest.raises(errors.EngineCrashedError, match="no model"):
-        await answer(EngineSupervisor(), "say hi")
