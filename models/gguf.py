@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from models.errors import BrokenModelFile, UnsupportedModel
+from models.errors import AGAIN, BrokenModelFile, UnsupportedModel, cut_off, damaged
+from models.foreign import foreign
 from models.ggml_types import BLOCKS, REMOVED_TYPES, GGMLType
 from models.gguf_header import (
     SCALARS,
@@ -56,8 +57,8 @@ MAX_HEADER_BYTES = 2**29
 MAX_EAGER_BYTES = 2**27  # of strings that are built at once, all together
 
 WINDOW = 2**20
-
-AGAIN = "download or convert it again"
+HEAD_BYTES = 512
+"""Enough to tell what a file is that is not GGUF."""
 
 
 def read_header(path: str | os.PathLike[str]) -> GGUFHeader:
@@ -87,8 +88,8 @@ class _Parser:
 
     def header(self) -> GGUFHeader:
         version = self._version()
-        n_tensors = self._count("tensor count", MAX_TENSORS, min_bytes=8 + 4 + 8 + 4 + 8)
-        n_keys = self._count("key count", MAX_KEYS, min_bytes=8 + 1 + 4 + 1)
+        n_tensors = self._count("tensors", MAX_TENSORS, min_bytes=8 + 4 + 8 + 4 + 8)
+        n_keys = self._count("keys", MAX_KEYS, min_bytes=8 + 1 + 4 + 1)
         fields = self._fields(n_keys)
         alignment = self._alignment(fields)
         tensors = self._tensors(n_tensors)
@@ -106,44 +107,49 @@ class _Parser:
         )
 
     def _version(self) -> int:
-        magic = self._bytes(min(4, self.size), "magic")
+        if not self.size:
+            raise BrokenModelFile(f"{self.path} is empty: {AGAIN}")
+        magic = self._bytes(min(4, self.size), "its first four bytes")
         if magic != MAGIC:
             if magic == MAGIC[: len(magic)]:
-                raise self._broken(f"is cut off after {self.size} bytes")
-            raise BrokenModelFile(f"{self.path} is not a GGUF file: it begins with {magic!r}, not b'GGUF'")
-        version: int = self._unpack(U32, "version")
+                raise cut_off(self.path, "it ends within its first four bytes")
+            self.at = 0
+            raise BrokenModelFile(f"{self.path} {foreign(self._bytes(min(HEAD_BYTES, self.size), 'it'))}")
+        version: int = self._unpack(U32, "its version")
         if version in VERSIONS:
             return version
         swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
         if swapped in (1, *VERSIONS):
-            raise UnsupportedModel(f"{self.path} is a big-endian GGUF file: get the little-endian one")
+            raise UnsupportedModel(
+                f"{self.path} is made for other computers (big-endian): get the usual, little-endian one"
+            )
         if version == 1:
             raise UnsupportedModel(
-                f"{self.path} is GGUF version 1, which is too old: convert the model again"
+                f"{self.path} is too old a GGUF file (version 1): get a newer one, or convert the model again"
             )
         if VERSIONS[-1] < version < 16:
             raise UnsupportedModel(
-                f"{self.path} is GGUF version {version}, newer than is known here: "
-                "get version 3, or a newer edgechat"
+                f"{self.path} is a newer GGUF file (version {version}) than is known here: "
+                "get one of version 3, or a newer edgechat"
             )
-        raise self._broken(f"has version {version}, which GGUF never had", 4)
+        raise damaged(self.path, f"it has version {version}, which GGUF never had", 4)
 
     def _count(self, what: str, limit: int, min_bytes: int) -> int:
         where = self._tell()
-        count: int = self._unpack(U64, what)
+        count: int = self._unpack(U64, f"how many {what} it has")
         if count > limit:
-            raise self._broken(f"has a {what} of {count}, over the limit of {limit}", where)
+            raise damaged(self.path, f"it has {count} {what}, of {limit} at most", where)
         if count * min_bytes > self.size - self._tell():
-            raise self._broken(f"has a {what} of {count}, more than the file has room for", where)
+            raise cut_off(self.path, f"it has {count} {what}, more than the file has room for", where)
         return count
 
     def _fields(self, count: int) -> dict[str, Field]:
         fields: dict[str, Field] = {}
         for _ in range(count):
             where = self._tell()
-            key = self._name(MAX_KEY_BYTES, "key")
+            key = self._name(MAX_KEY_BYTES, "a key")
             if key in fields:
-                raise self._broken(f"has the key {key!r} twice", where)
+                raise damaged(self.path, f"it has the key {key!r} twice", where)
             kind = self._value_type(key)
             value = self._array(key) if kind is ValueType.ARRAY else self._scalar(kind, key)
             fields[key] = Field(value, kind, where)
@@ -151,11 +157,11 @@ class _Parser:
 
     def _value_type(self, key: str) -> ValueType:
         where = self._tell()
-        number: int = self._unpack(U32, f"type of {key}")
+        number: int = self._unpack(U32, f"the type of {key}")
         try:
             return ValueType(number)
         except ValueError:
-            raise self._broken(f"has a value of unknown type {number} under {key}", where) from None
+            raise damaged(self.path, f"{key} is of the unknown type {number}", where) from None
 
     def _scalar(self, kind: ValueType, key: str) -> Scalar:
         if kind is not ValueType.STRING:
@@ -165,7 +171,7 @@ class _Parser:
         length: int = self._unpack(U64, key)
         self.eager += length
         if length > MAX_STRING_BYTES or self.eager > MAX_EAGER_BYTES:
-            raise self._broken(f"has a text of {length} bytes under {key}, over the limit", where)
+            raise damaged(self.path, f"{key} is a text of {length} bytes, over the limit", where)
         return self._bytes(length, key).decode("utf-8", "replace")
 
     def _array(self, key: str) -> LazyArray:
@@ -173,9 +179,9 @@ class _Parser:
         where = self._tell()
         count: int = self._unpack(U64, key)
         if kind is ValueType.ARRAY:
-            raise self._broken(f"has an array of arrays under {key}", where)
+            raise damaged(self.path, f"{key} is a list of lists", where)
         if count > MAX_ARRAY:
-            raise self._broken(f"has an array of {count} elements under {key}, over the limit", where)
+            raise damaged(self.path, f"{key} is a list of {count}, over the limit", where)
         start = self._tell()
         if kind is ValueType.STRING:
             self._skip_strings(count, key)
@@ -190,8 +196,9 @@ class _Parser:
         value = entry.value
         # Over 1 MiB no file needs, and the padding would be mistaken for truncation.
         if entry.type is not ValueType.UINT32 or not isinstance(value, int) or not _power_of_2(value, 2**20):
-            raise self._broken(
-                f"has general.alignment {value!r} ({entry.type.name}): it must be a power of two",
+            raise damaged(
+                self.path,
+                f"general.alignment is {value!r}: it must be a power of two, as {ValueType.UINT32.shown}",
                 entry.offset,
             )
         return value
@@ -201,16 +208,17 @@ class _Parser:
         names: set[str] = set()
         for _ in range(count):
             where = self._tell()
-            name = self._name(MAX_NAME_BYTES, "tensor name")
+            name = self._name(MAX_NAME_BYTES, "a tensor's name")
             if name in names:
-                raise self._broken(f"has the tensor {name!r} twice", where)
+                raise damaged(self.path, f"it has the tensor {name!r} twice", where)
             names.add(name)
             shape = self._shape(name)
             kind = self._tensor_type(name)
             block = BLOCKS[kind]
             if shape[0] % block.elements:
-                raise self._broken(
-                    f"has rows of {shape[0]} in {name}, but {kind.name} comes in blocks of {block.elements}",
+                raise damaged(
+                    self.path,
+                    f"{name} has rows of {shape[0]}, but {kind.name} comes in blocks of {block.elements}",
                     where,
                 )
             offset: int = self._unpack(U64, name)
@@ -223,13 +231,13 @@ class _Parser:
         where = self._tell()
         n_dims: int = self._unpack(U32, name)
         if not 1 <= n_dims <= MAX_DIMS:
-            raise self._broken(f"has {n_dims} dimensions in {name}: 1 to {MAX_DIMS} are allowed", where)
+            raise damaged(self.path, f"{name} has {n_dims} dimensions: 1 to {MAX_DIMS} are possible", where)
         shape: tuple[int, ...] = struct.unpack(f"<{n_dims}Q", self._bytes(8 * n_dims, name))
         product = 1
         for n in shape:
             product *= n
         if not 0 < product < 2**63:
-            raise self._broken(f"has the impossible shape {list(shape)} in {name}", where)
+            raise damaged(self.path, f"{name} has the impossible shape {list(shape)}", where)
         return shape
 
     def _tensor_type(self, name: str) -> GGMLType:
@@ -237,13 +245,13 @@ class _Parser:
         number: int = self._unpack(U32, name)
         if number in REMOVED_TYPES:
             raise UnsupportedModel(
-                f"{self.path}: {name} is of the abandoned type {REMOVED_TYPES[number]}: "
-                "quantize the model again"
+                f"{self.path} is of a type that llama.cpp gave up: get it in another, or quantize it again "
+                f"({name} is in {REMOVED_TYPES[number]})"
             )
         try:
             return GGMLType(number)
         except ValueError:
-            raise self._broken(f"has the unknown tensor type {number} in {name}", where) from None
+            raise damaged(self.path, f"{name} is of the unknown type {number}", where) from None
 
     # --- the window
 
@@ -255,14 +263,14 @@ class _Parser:
         if self.at + count > len(self.window):
             where = self._tell()
             if where + count > self.size:
-                raise self._broken(f"is cut off inside {what}", where)
+                raise cut_off(self.path, f"it ends within {what}", where)
             if where + count > MAX_HEADER_BYTES:
-                raise self._broken(f"has a header of over {MAX_HEADER_BYTES} bytes", where)
+                raise damaged(self.path, f"its header has over {MAX_HEADER_BYTES} bytes", where)
             self.file.seek(where)
             self.window = self.file.read(min(max(count, WINDOW), self.size - where))
             self.base, self.at = where, 0
             if len(self.window) < count:
-                raise self._broken(f"is cut off inside {what}", where)
+                raise cut_off(self.path, f"it ends within {what}", where)
         return self.at
 
     def _bytes(self, count: int, what: str) -> bytes:
@@ -279,14 +287,14 @@ class _Parser:
     def _skip(self, count: int, what: str) -> None:
         where = self._tell()
         if where + count > self.size:
-            raise self._broken(f"is cut off inside {what}", where)
+            raise cut_off(self.path, f"it ends within {what}", where)
         self.at += count
 
     def _skip_strings(self, count: int, what: str) -> None:
         """Step over `count` strings, a window at a time."""
         if count * U64.size > self.size - self._tell():
-            raise self._broken(
-                f"has {count} strings under {what}, more than the file has room for", self._tell()
+            raise cut_off(
+                self.path, f"{what} is a list of {count} texts, more than the file has room for", self._tell()
             )
         unpack = U64.unpack_from
         while count:
@@ -300,25 +308,21 @@ class _Parser:
             count -= done
             self.at = at
             if self._tell() > self.size:
-                raise self._broken(f"is cut off inside {what}", self.size)
+                raise cut_off(self.path, f"it ends within {what}", self.size)
 
     def _name(self, limit: int, what: str) -> str:
         where = self._tell()
         length: int = self._unpack(U64, what)
         if not 1 <= length <= limit:
-            raise self._broken(f"has a {what} of {length} bytes: 1 to {limit} are allowed", where)
+            raise damaged(self.path, f"{what} has {length} bytes: 1 to {limit} are possible", where)
         raw = self._bytes(length, what)
         try:
             name = raw.decode("utf-8")
         except UnicodeDecodeError:
-            raise self._broken(f"has a {what} that is not text", where) from None
+            raise damaged(self.path, f"{what} is no text", where) from None
         if not name.isprintable():
-            raise self._broken(f"has a {what} with control characters", where)
+            raise damaged(self.path, f"{what} has control characters in it", where)
         return name
-
-    def _broken(self, what: str, where: int | None = None) -> BrokenModelFile:
-        place = "" if where is None else f" (at byte {where})"
-        return BrokenModelFile(f"{self.path} {what}{place}: {AGAIN}")
 
 
 def _power_of_2(number: int, limit: int) -> bool:

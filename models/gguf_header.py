@@ -28,7 +28,27 @@ class ValueType(IntEnum):
     INT64 = 11
     FLOAT64 = 12
 
+    @property
+    def shown(self) -> str:
+        """In words: "a whole number of 32 bits"."""
+        return SHOWN[self]
 
+
+SHOWN = {
+    ValueType.UINT8: "a whole number of 8 bits",
+    ValueType.INT8: "a signed whole number of 8 bits",
+    ValueType.UINT16: "a whole number of 16 bits",
+    ValueType.INT16: "a signed whole number of 16 bits",
+    ValueType.UINT32: "a whole number of 32 bits",
+    ValueType.INT32: "a signed whole number of 32 bits",
+    ValueType.FLOAT32: "a fraction of 32 bits",
+    ValueType.BOOL: "yes or no",
+    ValueType.STRING: "a text",
+    ValueType.ARRAY: "a list",
+    ValueType.UINT64: "a whole number of 64 bits",
+    ValueType.INT64: "a signed whole number of 64 bits",
+    ValueType.FLOAT64: "a fraction of 64 bits",
+}
 SCALARS: dict[ValueType, struct.Struct] = {
     ValueType.UINT8: struct.Struct("<B"),
     ValueType.INT8: struct.Struct("<b"),
@@ -193,7 +213,7 @@ def open_model(path: Path) -> BinaryIO:
     try:
         # Before opening: opening a FIFO would wait for a writer for ever.
         if path.exists() and not path.is_file():
-            raise BrokenModelFile(f"{path} is not a file")
+            raise BrokenModelFile(f"{path} is no regular file: give a GGUF file")
         return path.open("rb")
     except FileNotFoundError:
         raise FileNotFoundError(f"no file at {path}: check the name") from None

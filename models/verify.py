@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from models import architectures as known
-from models.errors import BrokenModelFile, UnsupportedModel
-from models.gguf import AGAIN, Field, GGMLType, GGUFHeader, LazyArray, TensorInfo, ValueType, read_header
+from models.errors import AGAIN, BrokenModelFile, UnsupportedModel, cut_off, damaged
+from models.gguf import Field, GGMLType, GGUFHeader, LazyArray, TensorInfo, ValueType, read_header
 from models.verify_hyperparameters import check_hyperparameters
 from models.verify_tokenizer import check_tokenizer
 
@@ -70,33 +70,29 @@ def check_layout(header: GGUFHeader) -> None:
     expected = 0
     has_plain_vectors = header.architecture not in known.RECURRENT
     for tensor in header.tensors:
-        where = f"(described at byte {tensor.record_offset})"
+        where = tensor.record_offset
         if tensor.type in NOT_WEIGHTS or (tensor.type in INTEGERS and not INTEGER_TABLES.search(tensor.name)):
-            raise BrokenModelFile(
-                f"{header.path} has weights of type {tensor.type.name} in {tensor.name} {where}, "
-                f"which no model has: {AGAIN}"
-            )
+            raise damaged(header.path, f"{tensor.name} is in {tensor.type.name}, as no weights are", where)
         if has_plain_vectors and _is_vector(tensor) and tensor.type not in INTEGERS | {GGMLType.F32}:
-            raise BrokenModelFile(
-                f"{header.path} has the vector {tensor.name} in {tensor.type.name} {where}, "
-                f"which must be F32: {AGAIN}"
+            raise damaged(
+                header.path, f"the vector {tensor.name} is in {tensor.type.name}, not in F32", where
             )
         if tensor.offset % header.alignment:
-            raise BrokenModelFile(
-                f"{header.path} has {tensor.name} at offset {tensor.offset} {where}, "
-                f"not a multiple of {header.alignment}: {AGAIN}"
+            raise damaged(
+                header.path,
+                f"{tensor.name} is at offset {tensor.offset}, no multiple of {header.alignment}",
+                where,
             )
         if tensor.offset != expected:
             kind = "over its neighbour" if tensor.offset < expected else "with a gap before it"
-            raise BrokenModelFile(
-                f"{header.path} has {tensor.name} at offset {tensor.offset} {where}, {kind} "
-                f"({expected} was expected): {AGAIN}"
+            raise damaged(
+                header.path,
+                f"{tensor.name} is at offset {tensor.offset}, not {expected}, {kind}",
+                where,
             )
         if tensor.offset + tensor.n_bytes > room:
             missing = tensor.offset + tensor.n_bytes - room
-            raise BrokenModelFile(
-                f"{header.path} is cut off: {tensor.name} ends {missing} bytes after the file does: {AGAIN}"
-            )
+            raise cut_off(header.path, f"{tensor.name} ends {missing} bytes after the file does")
         expected = tensor.offset + -(-tensor.n_bytes // header.alignment) * header.alignment
 
 
@@ -142,7 +138,7 @@ def _other_parts(header: GGUFHeader) -> list[GGUFHeader]:
     found = sum(len(part.tensors) for part in (header, *others))
     expected = header.metadata.get("split.tensors.count")
     if found != expected:
-        raise BrokenModelFile(f"{header.path}: its parts have {found} tensors, not {expected}: {AGAIN}")
+        raise damaged(header.path, f"its parts have {found} tensors, not {expected}")
     return others
 
 
@@ -152,9 +148,7 @@ def _small(header: GGUFHeader, key: str) -> int | None:
     if entry is None:
         return None
     if entry.type is not ValueType.UINT16 or not isinstance(entry.value, int):
-        raise BrokenModelFile(
-            f"{header.path} has {key} of type {entry.type.name}, not UINT16 (at byte {entry.offset}): {AGAIN}"
-        )
+        raise damaged(header.path, f"{key} is {entry.type.shown}, not {ValueType.UINT16.shown}", entry.offset)
     return entry.value
 
 
@@ -166,7 +160,7 @@ def _check_blocks(parts: Sequence[GGUFHeader]) -> None:
     for part in parts:
         for tensor in part.tensors:
             if tensor.name in names:
-                raise BrokenModelFile(f"{part.path} has {tensor.name}, which another part has too: {AGAIN}")
+                raise damaged(part.path, f"it has {tensor.name}, which another part has too")
             names.add(tensor.name)
             match = BLOCK_NAME.match(tensor.name)
             if match:
@@ -174,20 +168,18 @@ def _check_blocks(parts: Sequence[GGUFHeader]) -> None:
     count = first.hyper("block_count")
     if not layers or not isinstance(count, int):
         return  # encoder-decoders name their layers otherwise
-    claim = f"{first.path} says {first.architecture}.block_count = {count}"
+    claim = f"{first.architecture}.block_count is {count}"
     if max(layers) >= count:
-        raise BrokenModelFile(f"{claim}, but has weights of layer {max(layers)}: {AGAIN}")
+        raise damaged(first.path, f"{claim}, but there are weights of layer {max(layers)}")
     # deci leaves out whole layers.
     if len(layers) < count and first.architecture != "deci":
         gone = next(layer for layer in range(count) if layer not in layers)
-        raise BrokenModelFile(f"{claim}, but has no weights of layer {gone}: {AGAIN}")
+        raise damaged(first.path, f"{claim}, but there are no weights of layer {gone}")
     if first.architecture in known.UNIFORM_LAYERS and not first.hyper("nextn_predict_layers"):
         all_of_them = set().union(*layers.values())
         for layer, rests in sorted(layers.items()):
             if lacking := all_of_them - rests:
-                raise BrokenModelFile(
-                    f"{first.path} lacks blk.{layer}.{min(lacking)}, which other layers have: {AGAIN}"
-                )
+                raise damaged(first.path, f"it lacks blk.{layer}.{min(lacking)}, which other layers have")
 
 
 def _check_embedding(parts: Sequence[GGUFHeader]) -> None:
@@ -197,12 +189,13 @@ def _check_embedding(parts: Sequence[GGUFHeader]) -> None:
     width = first.hyper("embedding_length")
     table = next((t for part in parts for t in part.tensors if t.name == "token_embd.weight"), None)
     if table is None:
-        raise BrokenModelFile(f"{first.path} has no token_embd.weight: {AGAIN}")
+        raise damaged(first.path, "it lacks token_embd.weight")
     n_tokens = len(tokens) if isinstance(tokens, LazyArray) else 0
     if table.shape != (width, n_tokens):
-        raise BrokenModelFile(
-            f"{first.path} has token embeddings of shape {list(table.shape)}, but an embedding_length of "
-            f"{width} and {n_tokens} tokens: {AGAIN}"
+        raise damaged(
+            first.path,
+            f"token_embd.weight has the shape {list(table.shape)}, with an embedding_length of {width} "
+            f"and {n_tokens} tokens",
         )
 
 

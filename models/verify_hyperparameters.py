@@ -5,8 +5,8 @@ import re
 from dataclasses import dataclass
 
 from models import architectures as known
-from models.errors import BrokenModelFile, UnsupportedModel
-from models.gguf import AGAIN, GGUFHeader, LazyArray, Value, ValueType
+from models.errors import BrokenModelFile, UnsupportedModel, damaged
+from models.gguf import GGUFHeader, LazyArray, Value, ValueType
 
 MAX_LAYERS = 512
 MAX_EXPERTS = 1024
@@ -60,12 +60,12 @@ class Facts:
         entry = self.header.fields.get(self.key(name))
         if entry is None:
             if default is None:
-                raise BrokenModelFile(f"{self.header.path} lacks {self.key(name)}: {AGAIN}")
+                raise damaged(self.header.path, f"it lacks {self.key(name)}")
             return default
         if entry.type is not ValueType.UINT32 or not isinstance(entry.value, int):
-            raise self.broken(name, f"of type {entry.type.name}, not UINT32")
+            raise self.broken(name, f"is {entry.type.shown}, not {ValueType.UINT32.shown}")
         if not low <= entry.value <= high:
-            raise self.broken(name, f"= {entry.value}: {low} to {high} are possible")
+            raise self.broken(name, f"is {entry.value}: {low} to {high} are possible")
         return entry.value
 
     def per_layer(self, name: str, layers: int, low: int, high: int) -> list[int]:
@@ -76,13 +76,13 @@ class Facts:
         if not isinstance(value, LazyArray):
             return [self.whole(name, low, high)] * layers
         if value.type not in (ValueType.UINT32, ValueType.INT32):
-            raise self.broken(name, f"an array of {value.type.name}, not of whole numbers")
+            raise self.broken(name, f"is a list with {value.type.shown} for each layer, not a whole number")
         if value.count != layers:
-            raise self.broken(name, f"with {value.count} values for {layers} layers")
+            raise self.broken(name, f"has {value.count} values for {layers} layers")
         numbers = [int(number) for number in value.read_numbers()]
         for layer, number in enumerate(numbers):
             if not low <= number <= high:
-                raise self.broken(name, f"= {number} in layer {layer}: {low} to {high} are possible")
+                raise self.broken(name, f"is {number} in layer {layer}: {low} to {high} are possible")
         return numbers
 
     def real(self, name: str, low: float, high: float) -> float | None:
@@ -91,9 +91,9 @@ class Facts:
         if entry is None:
             return None
         if entry.type is not ValueType.FLOAT32 or not isinstance(entry.value, float):
-            raise self.broken(name, f"of type {entry.type.name}, not FLOAT32")
+            raise self.broken(name, f"is {entry.type.shown}, not {ValueType.FLOAT32.shown}")
         if not (math.isfinite(entry.value) and low <= entry.value <= high):
-            raise self.broken(name, f"= {entry.value:g}: {low:g} to {high:g} are possible")
+            raise self.broken(name, f"is {_shown(entry.value)}: {low:,g} to {high:,g} are possible")
         return entry.value
 
     def key(self, name: str) -> str:
@@ -101,19 +101,23 @@ class Facts:
 
     def broken(self, name: str, what: str) -> BrokenModelFile:
         where = self.header.fields[self.key(name)].offset
-        return BrokenModelFile(f"{self.header.path} has {self.key(name)} {what} (at byte {where}): {AGAIN}")
+        return damaged(self.header.path, f"{self.key(name)} {what}", where)
+
+
+def _shown(number: float) -> str:
+    if math.isnan(number):
+        return "no number"
+    return f"{number:,g}" if math.isfinite(number) else "infinite"
 
 
 def _check_architecture(header: GGUFHeader) -> None:
     entry = header.fields.get("general.architecture")
     if entry is None:
-        raise BrokenModelFile(f"{header.path} lacks general.architecture: {AGAIN}")
+        raise damaged(header.path, "it lacks general.architecture")
     name = entry.value
     if not isinstance(name, str) or not name:
-        raise BrokenModelFile(
-            f"{header.path} has general.architecture of type {entry.type.name}, not a name "
-            f"(at byte {entry.offset}): {AGAIN}"
-        )
+        what = "empty" if isinstance(name, str) else entry.type.shown
+        raise damaged(header.path, f"general.architecture is {what}, not a name", entry.offset)
     if name in known.NOT_LANGUAGE_MODELS:
         raise UnsupportedModel(f"{header.path} is {known.NOT_LANGUAGE_MODELS[name]}: choose a language model")
     if name not in known.ARCHITECTURES:
@@ -129,17 +133,17 @@ def _check_heads(facts: Facts, layers: int, width: int) -> None:
     if architecture in known.RECURRENT:
         return
     if not heads:
-        raise BrokenModelFile(f"{facts.header.path} lacks {facts.key('attention.head_count')}: {AGAIN}")
+        raise damaged(facts.header.path, f"it lacks {facts.key('attention.head_count')}")
     kv_heads = facts.per_layer("attention.head_count_kv", layers, 0, MAX_HEADS) or heads
     may_lack = architecture in known.SOME_LAYERS_WITHOUT_ATTENTION
     for name, counts in (("attention.head_count", heads), ("attention.head_count_kv", kv_heads)):
         if max(counts) == 0 or (min(counts) == 0 and not may_lack):
-            raise facts.broken(name, "= 0")
+            raise facts.broken(name, "is 0")
     for layer, (queries, keys) in enumerate(zip(heads, kv_heads, strict=True)):
         if keys and queries % keys:
             raise facts.broken(
                 "attention.head_count_kv",
-                f"= {keys} in layer {layer}, which doesn't divide the {queries} heads",
+                f"is {keys} in layer {layer}, which doesn't divide the {queries} heads",
             )
     _check_head_width(facts, heads[0], width)
 
@@ -150,7 +154,7 @@ def _check_head_width(facts: Facts, heads: int, width: int) -> None:
     keys = facts.whole("attention.key_length", 1, MAX_HEAD_WIDTH, default=0)
     values = facts.whole("attention.value_length", 1, MAX_HEAD_WIDTH, default=0)
     if heads and width % heads and not (keys and values):
-        raise facts.broken("attention.head_count", f"= {heads}, which doesn't divide the width {width}")
+        raise facts.broken("attention.head_count", f"is {heads}, which doesn't divide the width {width}")
     keys = keys or (width // heads if heads else 0)
     values = values or (width // heads if heads else 0)
     if not keys or not values:
@@ -159,12 +163,12 @@ def _check_head_width(facts: Facts, heads: int, width: int) -> None:
         name = next(
             one for one in ("attention.key_length", "attention.value_length") if facts.get(one) is not None
         )
-        raise facts.broken(name, f"where keys are {keys} wide and values {values}")
+        raise facts.broken(name, f"makes keys {keys} wide, and values {values}")
     rotated = facts.whole("rope.dimension_count", 1, MAX_HEAD_WIDTH, default=keys)
     if rotated > keys or rotated % 2:
-        raise facts.broken("rope.dimension_count", f"= {rotated}, in heads of {keys}")
+        raise facts.broken("rope.dimension_count", f"is {rotated}, in heads of {keys}")
     if rotated != keys and architecture in known.ROTATE_ALL:
-        raise facts.broken("rope.dimension_count", f"= {rotated}, not the {keys} of a head")
+        raise facts.broken("rope.dimension_count", f"is {rotated}, not the {keys} of a head")
 
 
 def _check_feed_forward(facts: Facts, lengths: list[int]) -> None:
@@ -177,7 +181,7 @@ def _check_feed_forward(facts: Facts, lengths: list[int]) -> None:
         length = layers.get(int(match["layer"])) if match else None
         if length is not None and tensor.shape and tensor.shape[0] != length:
             raise facts.broken(
-                "feed_forward_length", f"= {length}, where {tensor.name} takes {tensor.shape[0]} numbers"
+                "feed_forward_length", f"is {length}, where {tensor.name} takes {tensor.shape[0]} numbers"
             )
 
 
@@ -187,26 +191,26 @@ def _check_experts(facts: Facts, layers: int) -> None:
         return  # llama.cpp ignores what these say then
     used = max(facts.per_layer("expert_used_count", layers, 0, MAX_EXPERTS), default=0)
     if used > experts:
-        raise facts.broken("expert_used_count", f"= {used}, of {experts} experts")
+        raise facts.broken("expert_used_count", f"is {used}, of {experts} experts")
     if experts and not used:
-        raise facts.broken("expert_count", f"= {experts}, but none is used")
+        raise facts.broken("expert_count", f"is {experts}, but none is used")
     groups = facts.whole("expert_group_count", 0, MAX_EXPERTS, default=0)
     groups_used = facts.whole("expert_group_used_count", 0, MAX_EXPERTS, default=0)
     if groups and (not experts or groups >= experts):
-        raise facts.broken("expert_group_count", f"= {groups}, for {experts} experts")
+        raise facts.broken("expert_group_count", f"is {groups}, for {experts} experts")
     if groups > 1 and (experts % groups or not 0 < groups_used < groups):
-        raise facts.broken("expert_group_count", f"= {groups} ({groups_used} used), for {experts} experts")
+        raise facts.broken("expert_group_count", f"is {groups} ({groups_used} used), for {experts} experts")
 
 
 def _check_rope(facts: Facts) -> None:
     scaling = facts.get("rope.scaling.type")
     if scaling is not None and (not isinstance(scaling, str) or scaling not in ROPE_SCALINGS):
         shown = scaling[:40] if isinstance(scaling, str) else scaling
-        raise facts.broken("rope.scaling.type", f"= {shown!r}: {', '.join(sorted(ROPE_SCALINGS))} are known")
+        raise facts.broken("rope.scaling.type", f"is {shown!r}: {', '.join(sorted(ROPE_SCALINGS))} are known")
     for name in ("rope.freq_base", "rope.freq_base_swa"):
         base = facts.real(name, 0.0, 1e15)
         if base == 0:
-            raise facts.broken(name, "= 0")
+            raise facts.broken(name, "is 0")
     for name in ("rope.scaling.factor", "rope.scale_linear"):
         facts.real(name, 0.0, 1e6)
     facts.whole("rope.scaling.original_context_length", 1, MAX_CONTEXT, default=1)
@@ -221,4 +225,4 @@ def _check_windows(facts: Facts) -> None:
 def _check_next_token_layers(facts: Facts, layers: int) -> None:
     extra = facts.whole("nextn_predict_layers", 0, MAX_LAYERS, default=0)
     if extra >= layers:
-        raise facts.broken("nextn_predict_layers", f"= {extra}, of {layers} layers")
+        raise facts.broken("nextn_predict_layers", f"is {extra}, of {layers} layers")

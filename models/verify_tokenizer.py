@@ -6,8 +6,8 @@ import struct
 from collections.abc import Sequence
 
 from models import architectures as known
-from models.errors import BrokenModelFile, UnsupportedModel
-from models.gguf import AGAIN, GGUFHeader, LazyArray, ValueType
+from models.errors import BrokenModelFile, UnsupportedModel, damaged
+from models.gguf import GGUFHeader, LazyArray, ValueType
 
 PREFIX = "tokenizer.ggml."
 TOKENS = PREFIX + "tokens"
@@ -31,7 +31,7 @@ def check_tokenizer(header: GGUFHeader) -> None:
     tokens = _array(header, TOKENS, ValueType.STRING)
     if tokens is None or not 1 <= tokens.count <= MAX_TOKENS:
         count = 0 if tokens is None else tokens.count
-        raise BrokenModelFile(f"{header.path} has {count} tokens: 1 to {MAX_TOKENS} are possible; {AGAIN}")
+        raise damaged(header.path, f"it has {count} tokens: 1 to {MAX_TOKENS} are possible")
     types = _check_lists(header, model, tokens.count)
     _check_special_ids(header, tokens.count)
     _check_templates(header)
@@ -41,7 +41,7 @@ def check_tokenizer(header: GGUFHeader) -> None:
 def _check_names(header: GGUFHeader) -> str:
     model = header.metadata.get(PREFIX + "model")
     if not isinstance(model, str):
-        raise BrokenModelFile(f"{header.path} lacks {PREFIX}model, the kind of its tokenizer: {AGAIN}")
+        raise damaged(header.path, f"it lacks {PREFIX}model, the kind of its tokenizer")
     if model in ("none", "no_vocab"):
         raise UnsupportedModel(
             f"{header.path} has no vocabulary, so it can't read or write text: choose another"
@@ -53,7 +53,7 @@ def _check_names(header: GGUFHeader) -> str:
         )
     pre = header.metadata.get(PREFIX + "pre", "")
     if not isinstance(pre, str):
-        raise _broken(header, PREFIX + "pre", "that is not a name")
+        raise _broken(header, PREFIX + "pre", "is not a name")
     if model in NEEDS_MERGES and model != "gemma4" and pre not in known.PRE_TOKENIZERS | {""}:
         raise UnsupportedModel(
             f"{header.path} has a pre-tokenizer of the kind {pre[:64]!r}, which this llama.cpp doesn't know: "
@@ -69,17 +69,17 @@ def _check_lists(header: GGUFHeader, model: str, n_tokens: int) -> Sequence[floa
     merges = _array(header, PREFIX + "merges", ValueType.STRING)
     for name, array in (("scores", scores), ("token_type", types)):
         if array is not None and array.count != n_tokens:
-            raise _broken(header, PREFIX + name, f"with {array.count} entries for {n_tokens} tokens")
+            raise _broken(header, PREFIX + name, f"has {array.count} entries for {n_tokens} tokens")
     if merges is None and model in NEEDS_MERGES and header.metadata.get(PREFIX + "pre") != "kimi-k2":
-        raise BrokenModelFile(f"{header.path} lacks {PREFIX}merges: {AGAIN}")
+        raise damaged(header.path, f"it lacks {PREFIX}merges")
     if merges is not None and merges.count > MAX_TOKENS:
-        raise _broken(header, PREFIX + "merges", f"with {merges.count} entries")
+        raise _broken(header, PREFIX + "merges", f"has {merges.count} entries")
     if scores is not None and math.isnan(sum(scores.read_numbers())):
-        raise _broken(header, PREFIX + "scores", "with one that is not a number")
+        raise _broken(header, PREFIX + "scores", "has one that is no number")
     numbers = () if types is None else types.read_numbers()
     strange = set(numbers) - TOKEN_TYPES
     if strange:
-        raise _broken(header, PREFIX + "token_type", f"with the unknown type {min(strange)}")
+        raise _broken(header, PREFIX + "token_type", f"has the unknown type {min(strange)}")
     return numbers
 
 
@@ -88,9 +88,9 @@ def _check_special_ids(header: GGUFHeader, n_tokens: int) -> None:
         if not (key.startswith(PREFIX) and key.endswith("_token_id")):
             continue
         if entry.type is not ValueType.UINT32 or not isinstance(entry.value, int):
-            raise _broken(header, key, f"of type {entry.type.name}, not UINT32")
+            raise _broken(header, key, f"is {entry.type.shown}, not {ValueType.UINT32.shown}")
         if entry.value >= n_tokens:
-            raise _broken(header, key, f"= {entry.value}, but there are {n_tokens} tokens")
+            raise _broken(header, key, f"is {entry.value}, but there are {n_tokens} tokens")
 
 
 def _check_templates(header: GGUFHeader) -> None:
@@ -103,9 +103,9 @@ def _check_templates(header: GGUFHeader) -> None:
         elif isinstance(value, str):
             size = len(value.encode())
         else:
-            raise _broken(header, key, "that is not a text")
+            raise _broken(header, key, "is not a text")
         if size > MAX_TEMPLATE_BYTES:
-            raise _broken(header, key, f"of {size} bytes: {MAX_TEMPLATE_BYTES} are allowed")
+            raise _broken(header, key, f"has {size} bytes: {MAX_TEMPLATE_BYTES} are allowed")
 
 
 def _check_texts(header: GGUFHeader, model: str, tokens: list[bytes], types: Sequence[float]) -> None:
@@ -118,19 +118,21 @@ def _check_texts(header: GGUFHeader, model: str, tokens: list[bytes], types: Seq
         distinct = set(texts)
     longest = max(map(len, texts))
     if longest > MAX_TOKEN_BYTES:
-        raise _broken(header, TOKENS, f"with one of {longest} bytes")
+        raise _broken(header, TOKENS, f"has one of {longest} bytes")
     if len(distinct) < len(texts):
         first: dict[bytes, int] = {}
         for number, text in enumerate(texts):
             if first.setdefault(text, number) != number:
-                raise _broken(header, TOKENS, f"with {_shown(text)} twice, as {first[text]} and {number}")
+                raise _broken(header, TOKENS, f"has {_shown(text)} twice, as {first[text]} and {number}")
     for number in (number for number, kind in enumerate(types) if kind == BYTE_TYPE):
         if not BYTE_TOKEN.match(texts[number]):
-            raise _broken(header, TOKENS, f"with the byte token {number} spelled {_shown(texts[number])}")
+            raise _broken(
+                header, TOKENS, f"has {_shown(texts[number])} as token {number}, which stands for a byte"
+            )
     if model == "llama":
         for byte in range(256):
             if b"<0x%02X>" % byte not in distinct and struct.pack("B", byte) not in distinct:
-                raise _broken(header, TOKENS, f"without a token for the byte 0x{byte:02X}")
+                raise _broken(header, TOKENS, f"has no token for the byte 0x{byte:02X}")
 
 
 def _array(header: GGUFHeader, key: str, *allowed: ValueType) -> LazyArray | None:
@@ -138,9 +140,11 @@ def _array(header: GGUFHeader, key: str, *allowed: ValueType) -> LazyArray | Non
     if value is None:
         return None
     if not isinstance(value, LazyArray):
-        raise _broken(header, key, "that is not a list")
+        raise _broken(header, key, "is not a list")
     if value.type not in allowed:
-        raise _broken(header, key, f"that is a list of {value.type.name}, not of {allowed[0].name}")
+        raise _broken(
+            header, key, f"is a list that has {value.type.shown} for each token, not {allowed[0].shown}"
+        )
     return value
 
 
@@ -150,4 +154,4 @@ def _shown(text: bytes) -> str:
 
 def _broken(header: GGUFHeader, key: str, what: str) -> BrokenModelFile:
     where = header.fields[key].offset
-    return BrokenModelFile(f"{header.path} has {key} {what} (at byte {where}): {AGAIN}")
+    return damaged(header.path, f"{key} {what}", where)

@@ -1,5 +1,6 @@
 """What is verified: sound models pass, each rule's message names what, where and what to do."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -48,46 +49,50 @@ def test_tiny_models_are_sound(tmp_path: Path, tokenizer: str, architecture: str
         (
             FILE,
             "tensors-2^63",
-            "has a tensor count of 9223372036854775808, over the limit of 131072 (at byte 8)",
+            "it has 9223372036854775808 tensors, of 131072 at most, at byte 8",
         ),
-        (FILE, "key-twice", "has the key 'general.architecture' twice (at byte 7182)"),
-        (FILE, "text-2^63", "has a text of 9223372036854775808 bytes under a, over the limit (at byte 7195)"),
-        (FILE, "alignment-3", "has general.alignment 3 (UINT32): it must be a power of two (at byte 7182)"),
+        (FILE, "key-twice", "it has the key 'general.architecture' twice, at byte 7182"),
+        (FILE, "text-2^63", "a is a text of 9223372036854775808 bytes, over the limit, at byte 7195"),
+        (
+            FILE,
+            "alignment-3",
+            "general.alignment is 3: it must be a power of two, as a whole number of 32 bits, at byte 7182",
+        ),
         (FILE, "split-name", "is one of 3 parts, but its name doesn't end in -00001-of-00003.gguf"),
         (
             TENSORS,
             "offset-unaligned",
-            "has blk.0.attn_norm.weight at offset 17 (described at byte 7289), not a multiple of 32",
+            "blk.0.attn_norm.weight is at offset 17, no multiple of 32, at byte 7289",
         ),
         (
             TENSORS,
             "offset-of-another",
-            "at offset 0 (described at byte 7289), over its neighbour (75264 was expected)",
+            "blk.0.attn_norm.weight is at offset 0, not 75264, over its neighbour, at byte 7289",
         ),
-        (TENSORS, "block-of-256", "has rows of 64 in blk.0.attn_q.weight, but Q4_K comes in blocks of 256"),
-        (TENSORS, "layer-missing", "says llama.block_count = 2, but has no weights of layer 1"),
-        (TENSORS, "norm-in-f16", "has the vector blk.0.attn_norm.weight in F16"),
-        (NUMBERS, "layers-513", "has llama.block_count = 513: 1 to 512 are possible (at byte 105)"),
+        (TENSORS, "block-of-256", "blk.0.attn_q.weight has rows of 64, but Q4_K comes in blocks of 256"),
+        (TENSORS, "layer-missing", "llama.block_count is 2, but there are no weights of layer 1"),
+        (TENSORS, "norm-in-f16", "the vector blk.0.attn_norm.weight is in F16, not in F32"),
+        (NUMBERS, "layers-513", "llama.block_count is 513: 1 to 512 are possible, at byte 105"),
         (
             NUMBERS,
             "heads-3",
-            "has llama.attention.head_count_kv = 2 in layer 0, which doesn't divide the 3 heads",
+            "llama.attention.head_count_kv is 2 in layer 0, which doesn't divide the 3 heads",
         ),
         (
             NUMBERS,
             "scaling-unknown",
-            "has llama.rope.scaling.type = 'su': linear, longrope, none, yarn are known",
+            "llama.rope.scaling.type is 'su': linear, longrope, none, yarn are known",
         ),
-        (NUMBERS, "epsilon-nan", "has llama.attention.layer_norm_rms_epsilon = nan: 0 to 1 are possible"),
-        (EXPERTS, "more-used-than-there-are", "has llama.expert_used_count = 5, of 4 experts"),
-        (TOKENS, "scores-short", "has tokenizer.ggml.scores with 10 entries for 293 tokens"),
-        (TOKENS, "byte-minus-1", "has tokenizer.ggml.tokens with the byte token 20 spelled '<0x-1>'"),
-        (TOKENS, "twice", "has tokenizer.ggml.tokens with 'word0' twice, as 259 and 280"),
-        (TOKENS, "twice-to-c", "has tokenizer.ggml.tokens with 'word0' twice, as 259 and 280"),
-        (TOKENS, "bos-out-of-range", "has tokenizer.ggml.bos_token_id = 293, but there are 293 tokens"),
-        (TOKENS, "template-over-1-mib", "has tokenizer.chat_template of 1048577 bytes: 1048576 are allowed"),
-        (BPE, "merges-missing", "lacks tokenizer.ggml.merges"),
-        (GEMMA, "window-0", "has gemma3.attention.sliding_window = 0: 1 to 1073741824 are possible"),
+        (NUMBERS, "epsilon-nan", "llama.attention.layer_norm_rms_epsilon is no number: 0 to 1 are possible"),
+        (EXPERTS, "more-used-than-there-are", "llama.expert_used_count is 5, of 4 experts"),
+        (TOKENS, "scores-short", "tokenizer.ggml.scores has 10 entries for 293 tokens"),
+        (TOKENS, "byte-minus-1", "tokenizer.ggml.tokens has '<0x-1>' as token 20, which stands for a byte"),
+        (TOKENS, "twice", "tokenizer.ggml.tokens has 'word0' twice, as 259 and 280"),
+        (TOKENS, "twice-to-c", "tokenizer.ggml.tokens has 'word0' twice, as 259 and 280"),
+        (TOKENS, "bos-out-of-range", "tokenizer.ggml.bos_token_id is 293, but there are 293 tokens"),
+        (TOKENS, "template-over-1-mib", "tokenizer.chat_template has 1048577 bytes: 1048576 are allowed"),
+        (BPE, "merges-missing", "it lacks tokenizer.ggml.merges"),
+        (GEMMA, "window-0", "gemma3.attention.sliding_window is 0: 1 to 1073741824 are possible"),
     ],
 )
 def test_messages_say_what_and_where(tmp_path: Path, cases: Cases, case: str, message: str) -> None:
@@ -107,7 +112,10 @@ def test_messages_say_what_and_where(tmp_path: Path, cases: Cases, case: str, me
     assert text.startswith(str(path))
     assert message in text
     assert "\n" not in text
-    assert text.endswith(("download or convert it again", "give the parts their names back"))
+    # First what to do, in plain words; behind it in parentheses what is wrong, for an engineer.
+    advised = text.startswith(f"{path} is damaged: download or convert it again ({message}")
+    assert advised == text.endswith(")") == ("give the parts their names back" not in text)
+    assert not re.search(r"U?INT\d|FLOAT\d|STRING|ARRAY|BOOL|\bnan\b|\binf\b", text)
 
 
 def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
@@ -127,7 +135,7 @@ def test_a_hole_in_byte_tokens_is_found(tmp_path: Path) -> None:
     file.put("tokenizer.ggml.tokens", ARRAY, array(STRING, tokens))
     file.put("tokenizer.ggml.token_type", ARRAY, array(I32, [1] * len(tokens)))
     path = _write(tmp_path / "hole.gguf", file)
-    with pytest.raises(BrokenModelFile, match=r"without a token for the byte 0x41"):
+    with pytest.raises(BrokenModelFile, match=r"has no token for the byte 0x41"):
         verify_gguf(path)
 
 
@@ -178,7 +186,9 @@ def test_parts_must_be_in_order(tmp_path: Path) -> None:
 
 
 def test_a_part_of_the_wrong_type_of_number(tmp_path: Path) -> None:
-    with pytest.raises(BrokenModelFile, match=r"has split.no of type UINT32, not UINT16"):
+    with pytest.raises(
+        BrokenModelFile, match=r"split.no is a whole number of 32 bits, not a whole number of 16 bits"
+    ):
         verify_gguf(_split(tmp_path, kind=U32))
 
 

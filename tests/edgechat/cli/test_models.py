@@ -34,7 +34,7 @@ def test_ls_on_a_pipe(capsys: Captured) -> None:
     ]
     damaged = models_dir() / "damaged.gguf"
     assert err.splitlines() == [
-        f"{damaged} is cut off inside version (at byte 4): download or convert it again",
+        f"{damaged} is cut off: download or convert it again (it ends within its version, at byte 4)",
         f"{models_dir() / 'new.gguf'} is of the architecture 'new', which this llama.cpp doesn't know: "
         "a newer edgechat may",
     ]
