@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from models import safetensors
 from models.closing import Closing
-from models.errors import BrokenModelFile, UnsupportedModel
+from models.errors import BrokenModelFile, UnsupportedModel, cut_off, damaged
 from models.ggml_types import BLOCKS, GGMLType
 from models.gguf import GGUFHeader, read_header
 from models.json_file import read_json
@@ -136,7 +136,7 @@ class _Files(Closing):
         while at < len(view):
             got = file.readinto(view[at:])  # type: ignore[attr-defined]
             if not got:
-                raise BrokenModelFile(f"{tensor.file} ends inside {name}: download it again")
+                raise cut_off(tensor.file, f"it ends within {name}")
             at += got
         return rows
 
@@ -182,7 +182,7 @@ def _safetensors(folder: Path) -> dict[str, StoredTensor]:
         return _shard(_single(folder))
     names = read_json(index).get("weight_map")
     if not isinstance(names, dict) or not names:
-        raise BrokenModelFile(f"{index} has no weight_map: download it again")
+        raise damaged(index, "it has no weight_map")
     for file in names.values():
         # A name with a folder in it could lead out of the checkpoint.
         if not isinstance(file, str) or Path(file).name != file or "\\" in file:
@@ -222,7 +222,7 @@ def split_experts(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor
         experts, rows, columns = tensor.shape
         kinds = ("gate_proj", "up_proj") if match[1] == "gate_up_proj" else ("down_proj",)
         if rows % len(kinds):
-            raise BrokenModelFile(f"{tensor.file}: {name} has {rows} rows, an odd number for gate and up")
+            raise damaged(tensor.file, f"{name} has {rows} rows, an odd number for gate and up")
         part = tensor.n_bytes // (experts * len(kinds))
         for number in range(experts * len(kinds)):
             expert, kind = divmod(number, len(kinds))
@@ -246,10 +246,10 @@ def _single(folder: Path) -> Path:
     ]
     if pickled:
         raise UnsupportedModel(
-            f"{folder} has its weights in {pickled[0]}, a pickle, which could run any code: "
-            "get the model in safetensors"
+            f"{folder} has its weights in {pickled[0]}, a form that can run any code when it is read, so it "
+            "isn't: get the model in safetensors"
         )
-    raise FileNotFoundError(f"{folder} has neither {SINGLE} nor {INDEX}: it is no complete checkpoint")
+    raise FileNotFoundError(f"{folder} has no weights (neither {SINGLE} nor {INDEX}): download the rest")
 
 
 def _shard(path: Path) -> dict[str, StoredTensor]:
@@ -299,7 +299,7 @@ class GGUFCheckpoint(_Files):
         }
         for tensor in tensors.values():
             if tensor.offset + tensor.n_bytes > self.header.file_size:
-                raise BrokenModelFile(f"{path} is cut off inside {tensor.name}: download it again")
+                raise cut_off(path, f"it ends within {tensor.name}")
         super().__init__(path, tensors)
 
 
@@ -316,14 +316,10 @@ def open_checkpoint(path: str | os.PathLike[str]) -> SafetensorsCheckpoint | GGU
         from models.packed import open_folder
 
         return open_folder(path)
-    if path.suffix == ".safetensors" and path.is_file():
-        raise UnsupportedModel(f"{path} are the weights alone: give the folder that they are in")
+    if path.suffix in (".safetensors", ".json") and path.is_file():
+        raise UnsupportedModel(f"{path} is one file of a checkpoint: give the folder that it is in")
     if not path.is_file():
         raise FileNotFoundError(f"nothing at {path}: check the name")
-    with path.open("rb") as file:
-        magic = file.read(4)
-    if magic != b"GGUF":
-        raise UnsupportedModel(f"{path} is neither a folder with a checkpoint in safetensors nor a GGUF file")
     return GGUFCheckpoint(path)
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from models.config import ModelConfig
-from models.errors import BrokenModelFile, UnsupportedModel
+from models.errors import UnsupportedModel, damaged
 from models.families import FAMILIES, Family
 from models.gguf import GGUFHeader, LazyArray
 
@@ -97,7 +97,7 @@ def _vocabulary_size(header: GGUFHeader) -> int:
     for tensor in header.tensors:
         if tensor.name == "token_embd.weight":
             return tensor.shape[-1]
-    raise BrokenModelFile(f"{header.path} has no token_embd.weight: get it again")
+    raise damaged(header.path, "it lacks token_embd.weight")
 
 
 def _windows(header: GGUFHeader) -> dict[str, Any]:

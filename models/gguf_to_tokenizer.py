@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from models.errors import BrokenModelFile, UnsupportedModel
+from models.errors import UnsupportedModel, damaged
 from models.gguf import GGUFHeader, LazyArray
 from models.pretokenizer import IGNORES_MERGES, STARTS_WITH_BOS, steps_named
 from models.vocabulary import SPACE, TokenType
@@ -179,9 +179,7 @@ class _Vocabulary:
         to make a token of two is a merge, those of better tokens first."""
         scores = self._list("scores")
         if len(scores) < len(self.tokens):
-            raise BrokenModelFile(
-                f"{self.header.path} has {len(scores)} scores for {len(self.tokens)} tokens: get it again"
-            )
+            raise damaged(self.header.path, f"it has {len(scores)} scores for {len(self.tokens)} tokens")
         parts = {
             token: i
             for i, (token, kind) in enumerate(zip(self.tokens, self.types, strict=True))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from models.checkpoint import PLAIN, Floats, GGUFCheckpoint, Stored, StoredTensor, to_float32
 from models.closing import Closing
 from models.config import ModelConfig
-from models.errors import BrokenModelFile
+from models.errors import damaged
 from models.families import Change, Family, TensorRule
 from models.ggml_types import GGMLType
 
@@ -56,7 +56,7 @@ class GGUFView(Closing):
         self.checkpoint = checkpoint
         embedding = checkpoint.tensors.get("token_embd.weight")
         if embedding is None:
-            raise BrokenModelFile(f"{checkpoint.path} lacks the tensor token_embd.weight: get it again")
+            raise damaged(checkpoint.path, "it lacks token_embd.weight")
         self.dtype = embedding.type if embedding.type in PLAIN else GGMLType.BF16
         """Of the model."""
         matrices = [tensor for tensor in checkpoint.tensors.values() if len(tensor.shape) > 1]
@@ -92,11 +92,11 @@ class GGUFView(Closing):
     def _place(self, rule: TensorRule) -> None:
         stored = self.checkpoint.tensors.get(rule.target)
         if stored is None:
-            raise BrokenModelFile(f"{self.path} lacks the tensor {rule.target}: get it again")
+            raise damaged(self.path, f"it lacks {rule.target}")
         if stored.shape != rule.shape:
-            raise BrokenModelFile(
-                f"{self.path}: {rule.target} has the shape {list(stored.shape)}, its metadata make it "
-                f"{list(rule.shape)}: get it again"
+            raise damaged(
+                self.path,
+                f"{rule.target} has the shape {list(stored.shape)}, its metadata make it {list(rule.shape)}",
             )
         order = None
         if rule.change is Change.INTERLEAVE:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from models.errors import BrokenModelFile
+from models.errors import BrokenModelFile, damaged
 
 MAX_BYTES = 256 * 2**20
 
@@ -17,15 +17,17 @@ def read_json(path: Path) -> dict[str, Any]:
         BrokenModelFile: too large, not JSON, or not an object.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: the folder is no complete checkpoint")
+        raise FileNotFoundError(f"{path} is missing: download the rest of the checkpoint")
     if path.stat().st_size > MAX_BYTES:
-        raise BrokenModelFile(f"{path} has over {MAX_BYTES >> 20} MiB, too much for a file of its kind")
+        raise BrokenModelFile(
+            f"{path} has over {MAX_BYTES >> 20} MiB, too much for a file of its kind: download it again"
+        )
     try:
         value = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise BrokenModelFile(f"{path} is not JSON: {error}") from None
+        raise damaged(path, f"it is no JSON: {error}") from None
     if not isinstance(value, dict):
-        raise BrokenModelFile(f"{path} holds {type(value).__name__}, not an object")
+        raise damaged(path, "it holds no JSON object")
     return value
 
 

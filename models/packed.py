@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from models import float8, packed_layouts
 from models.checkpoint import Floats, SafetensorsCheckpoint, Stored, StoredTensor, to_float32
-from models.errors import BrokenModelFile
+from models.errors import BrokenModelFile, damaged
 from models.ggml_types import GGMLType
 from models.packed_layouts import LayoutError, Matrix
 from models.packed_settings import check_method, format_of, quantization
@@ -123,11 +123,11 @@ class PackedCheckpoint(SafetensorsCheckpoint):
             if found is not None:
                 parts[part] = found
             elif part in needed:
-                raise BrokenModelFile(f"{self.path}: {module} has {suffix} but no {part}: download it again")
+                raise damaged(self.path, f"{module} has {suffix} but no {part}")
         try:
             rows, columns = self._shape(layout, parts)
         except (IndexError, ValueError):
-            raise BrokenModelFile(f"{self.path}: {module} has tensors of impossible shapes") from None
+            raise damaged(self.path, f"{module} has tensors of impossible shapes") from None
         return PackedTensor(layout, module, parts, (rows, columns))
 
     def _shape(self, layout: Layout, parts: Mapping[str, StoredTensor]) -> tuple[int, ...]:
@@ -172,9 +172,7 @@ class PackedCheckpoint(SafetensorsCheckpoint):
         arrays = {suffix: self._array(part) for suffix, part in packed.parts.items()}
         for suffix in ("scales", "weight_scale"):
             if suffix in arrays and not np.isfinite(arrays[suffix]).all():
-                raise BrokenModelFile(
-                    f"{self.path}: {name} has scales of NaN or infinity: get the checkpoint again"
-                )
+                raise damaged(self.path, f"{name} has scales of NaN or infinity")
         try:
             if packed.layout is Layout.GPTQ:
                 v1 = format_of(self._settings, "gptq") != "gptq_v2"
@@ -189,7 +187,7 @@ class PackedCheckpoint(SafetensorsCheckpoint):
                 return packed_layouts.pack_quantized(arrays)
             return packed_layouts.int_quantized(arrays)
         except (LayoutError, IndexError, ValueError, ZeroDivisionError) as error:
-            raise BrokenModelFile(f"{self.path}: {name} is damaged: {error}: download it again") from None
+            raise damaged(self.path, f"{name}: {error}") from None
 
     def _array(self, part: StoredTensor) -> npt.NDArray[Any]:
         rows = self._raw.stored_rows(part.name)

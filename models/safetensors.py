@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from models.errors import BrokenModelFile
+from models.errors import BrokenModelFile, cut_off, damaged
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 MAX_DIMS = 8
@@ -48,21 +48,21 @@ def read_header(path: Path) -> dict[str, Entry]:
     with path.open("rb") as file:
         prefix = file.read(8)
         if len(prefix) < 8:
-            raise BrokenModelFile(f"{path} is cut off after {size} bytes: download it again")
+            raise BrokenModelFile(
+                f"{path} is {f'cut off after {size} bytes' if size else 'empty'}: download it again"
+            )
         (length,) = struct.unpack("<Q", prefix)
         if length > MAX_HEADER_BYTES:
-            raise BrokenModelFile(f"{path} is not a safetensors file: its header would have {length} bytes")
+            raise damaged(path, f"its header would have {length} bytes")
         if 8 + length > size:
-            raise BrokenModelFile(
-                f"{path} is cut off: its header has {length} bytes, the file only {size}: download it again"
-            )
+            raise cut_off(path, f"its header has {length} bytes, the file only {size}")
         raw = file.read(length)
     try:
         header = json.loads(raw)
     except (ValueError, RecursionError):
-        raise BrokenModelFile(f"{path} is not a safetensors file: its header is not JSON") from None
+        raise damaged(path, "its header is no JSON") from None
     if not isinstance(header, dict):
-        raise BrokenModelFile(f"{path} is not a safetensors file: its header is no object")
+        raise damaged(path, "its header is no JSON object")
     entries = {
         name: _entry(path, name, value, 8 + length)
         for name, value in header.items()
@@ -73,19 +73,19 @@ def read_header(path: Path) -> dict[str, Entry]:
 
 
 def _entry(path: Path, name: str, value: Any, base: int) -> Entry:
-    broken = BrokenModelFile(f"{path} is damaged: its entry for {name!r} makes no sense: download it again")
+    broken = damaged(path, f"its entry for {name!r} makes no sense")
     if not isinstance(value, dict):
         raise broken
     dtype, shape, offsets = value.get("dtype"), value.get("shape"), value.get("data_offsets")
     if not isinstance(dtype, str) or not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2:
         raise broken
     if dtype not in ITEM_BYTES:
-        raise BrokenModelFile(f"{path}: {name} is of the unknown type {dtype!r}")
+        raise BrokenModelFile(
+            f"{path} is damaged, or newer than is known here ({name} is of the unknown type {dtype!r})"
+        )
     start, stop = offsets
     if len(shape) > MAX_DIMS or math.prod(shape) * ITEM_BYTES[dtype] != stop - start:
-        raise BrokenModelFile(
-            f"{path} is damaged: {name} is {dtype} {shape}, but has {stop - start} bytes: download it again"
-        )
+        raise damaged(path, f"{name} is {dtype} {shape}, but has {stop - start} bytes")
     return Entry(name, dtype, tuple(shape), base + start, stop - start)
 
 
@@ -100,13 +100,9 @@ def _check_cover(path: Path, entries: dict[str, Entry], base: int, size: int) ->
     at = base
     for entry in sorted(entries.values(), key=lambda entry: (entry.offset, entry.n_bytes)):
         if entry.offset != at:
-            raise BrokenModelFile(f"{path} is damaged: {entry.name} doesn't begin where the last tensor ends")
+            raise damaged(path, f"{entry.name} is not behind the one before it")
         at += entry.n_bytes
     if at > size:
-        raise BrokenModelFile(
-            f"{path} is cut off: it should have {at} bytes and has {size}: download it again"
-        )
+        raise cut_off(path, f"it should have {at} bytes, and has {size}")
     if at < size:
-        raise BrokenModelFile(
-            f"{path} is damaged: {size - at} bytes follow the last tensor: download it again"
-        )
+        raise damaged(path, f"{size - at} bytes follow the last tensor")

@@ -47,7 +47,9 @@ class TensorNames:
         """
         stored = self.tensors.get(self.name(plain))
         if stored is None:
-            raise BrokenModelFile(f"{self.folder}: the tensor {plain} is missing: get the checkpoint again")
+            raise BrokenModelFile(
+                f"{self.folder} is not whole: download the checkpoint again (the tensor {plain} is missing)"
+            )
         if stored.shape != shape:
             raise BrokenModelFile(
                 f"{stored.file}: {stored.name} has the shape {list(stored.shape)}, config.json makes it "

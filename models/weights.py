@@ -103,11 +103,11 @@ class Weights(Closing):
             return self.names.checked(source, shape)
         stored = self.checkpoint.tensors.get(target)
         if stored is None:
-            raise BrokenModelFile(f"{self.checkpoint.path} lacks the tensor {target}: get it again")
+            raise BrokenModelFile(f"{self.checkpoint.path} is damaged: get it again (it lacks {target})")
         if stored.shape != shape:
             raise BrokenModelFile(
-                f"{self.checkpoint.path}: {target} has the shape {list(stored.shape)}, its metadata make it "
-                f"{list(shape)}: get it again"
+                f"{self.checkpoint.path} is damaged: get it again ({target} has the shape "
+                f"{list(stored.shape)}, not {list(shape)} as its metadata say)"
             )
         return stored
 
@@ -164,7 +164,7 @@ def _finite(values: torch.Tensor, stored: StoredTensor) -> torch.Tensor:
         # The sum of finite numbers is finite, but for overflow: then each is looked at.
         if not bool(part.sum(dtype=torch.float32).isfinite()) and not bool(part.isfinite().all()):
             raise BrokenModelFile(
-                f"{stored.file}: {stored.name} holds NaN or infinity: get the checkpoint again"
+                f"{stored.file} is damaged: get the checkpoint again ({stored.name} holds NaN or infinity)"
             )
     return values
 

@@ -4,13 +4,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgechat.library.places import Place, Program, files_in, gguf_files, places_of_others
+from edgechat.library.places import Place, Program, Search, files_in, gguf_files, places_of_others
 from edgechat.library.starter import NAME as STARTER
 from edgechat.library.starter import find_starter
 from models.verify import SPLIT_NAME
 
 MAX_DEPTH = 3
 """Folders are searched this deep: downloads come in folders of their owner and name."""
+MAX_ENTRIES = 50_000
+"""Files and folders that are looked through for the model of a folder: half a second or so."""
 OWN = frozenset({Program.EDGECHAT, Program.SETTINGS})
 
 
@@ -45,6 +47,16 @@ def list_models(folders: Iterable[Path] | None = None) -> list[ModelFile]:
     return found + sorted(others, key=lambda model: (model.name.casefold(), str(model.path)))
 
 
+def models_in_folder(folder: Path) -> list[ModelFile]:
+    """The models in a folder that a person named, and in those in it.
+
+    Raises:
+        TooManyFiles: it is no folder for models, but half a disk.
+    """
+    found = models_in([Place(Program.SETTINGS, folder)], Search(MAX_ENTRIES))
+    return sorted(found, key=lambda model: (model.name.casefold(), str(model.path)))
+
+
 def all_places() -> tuple[Place, ...]:
     """Where models are looked for: the models folder, `models.folders` of the settings, other programs."""
     from edgechat import settings
@@ -57,12 +69,16 @@ def all_places() -> tuple[Place, ...]:
     )
 
 
-def models_in(places: Iterable[Place]) -> list[ModelFile]:
-    """The models of some places, each file once; one whose path is no text can't be run, and is left out."""
+def models_in(places: Iterable[Place], search: Search | None = None) -> list[ModelFile]:
+    """The models of some places, each file once; one whose path is no text can't be run, and is left out.
+
+    Raises:
+        TooManyFiles: `search` gave up.
+    """
     seen: set[tuple[int, int]] = set()
     found: list[ModelFile] = []
     for place in places:
-        for name, path in _files(place):
+        for name, path in _files(place, search):
             match = SPLIT_NAME.match(path.name)
             if (match is not None and int(match["number"]) != 1) or not is_text(str(path)):
                 continue
@@ -120,9 +136,9 @@ def parts_of(path: Path) -> tuple[Path, ...]:
     return split_parts(path) or (path,)
 
 
-def _files(place: Place) -> Iterator[tuple[str, Path]]:
+def _files(place: Place, search: Search | None) -> Iterator[tuple[str, Path]]:
     if place.program in OWN:
-        return (("", path) for path in gguf_files(place.folder, MAX_DEPTH))
+        return (("", path) for path in gguf_files(place.folder, MAX_DEPTH, search))
     return files_in(place)
 
 

@@ -6,6 +6,7 @@ be read is left out: a stranger's folder is no reason to fail.
 """
 
 import contextlib
+import math
 import os
 import platform
 import re
@@ -93,13 +94,44 @@ def files_in(place: Place) -> Iterator[tuple[str, Path]]:
         yield from (("", path) for path in gguf_files(place.folder, depth=4))
 
 
-def gguf_files(folder: Path, depth: int) -> Iterator[Path]:
-    """GGUF files in a folder and those in it, by name; hidden ones and companions of models are left out."""
-    try:
-        with os.scandir(folder) as scanned:
-            entries = sorted(scanned, key=lambda entry: entry.name)
-    except OSError:
-        return
+class TooManyFiles(Exception):
+    """A folder holds more than is looked through."""
+
+
+class Search:
+    """How much is looked through before a search is given up."""
+
+    def __init__(self, most: float = math.inf) -> None:
+        """`most`: files and folders."""
+        self._left = most
+
+    def entries(self, folder: Path) -> "list[os.DirEntry[str]]":
+        """What is in a folder, by name; nothing where it can't be read.
+
+        Raises:
+            TooManyFiles: it is enough.
+        """
+        found = []
+        try:
+            with os.scandir(folder) as scanned:
+                for entry in scanned:
+                    found.append(entry)
+                    if len(found) > self._left:
+                        raise TooManyFiles
+        except OSError:
+            return []
+        self._left -= len(found)
+        return sorted(found, key=lambda entry: entry.name)
+
+
+def gguf_files(folder: Path, depth: int, search: Search | None = None) -> Iterator[Path]:
+    """GGUF files in a folder and those in it, by name; hidden ones and companions of models are left out.
+
+    Raises:
+        TooManyFiles: `search` gave up.
+    """
+    search = search or Search()
+    entries = search.entries(folder)
     for entry in entries:
         if entry.name.startswith("."):
             continue
@@ -107,7 +139,7 @@ def gguf_files(folder: Path, depth: int) -> Iterator[Path]:
             if _is(entry.is_file) and not COMPANION.search(entry.name):
                 yield Path(entry.path)
         elif depth > 1 and _is(entry.is_dir):
-            yield from gguf_files(Path(entry.path), depth - 1)
+            yield from gguf_files(Path(entry.path), depth - 1, search)
 
 
 def ollama_manifests(folder: Path) -> Iterator[tuple[str, Path, tuple[str, ...]]]:

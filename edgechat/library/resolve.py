@@ -10,14 +10,28 @@ from pathlib import Path
 
 from edgechat.errors import BrokenModelError, NotFoundError, UnsupportedError, UsageError
 from edgechat.library.catalog import find
-from edgechat.library.local import OWN, ModelFile, is_text, list_models, model_name, models_dir, parts_of
-from edgechat.library.places import Program
+from edgechat.library.local import (
+    OWN,
+    ModelFile,
+    is_text,
+    list_models,
+    model_name,
+    models_dir,
+    models_in_folder,
+    parts_of,
+)
+from edgechat.library.places import Program, TooManyFiles
 from edgechat.library.repacked import is_packed, repacked
 from edgechat.library.starter import NAME as STARTER
 from edgechat.library.starter import starter_path
 from edgechat.library.usage import record_use
 
 LIST = "`edgechat models ls` lists what is here"
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+PICKLED = (
+    "has its weights in a form that can run any code when it is read, so it isn't: "
+    "get the model in safetensors, or as a GGUF file"
+)
 
 
 def resolve(name: str | None, models: Sequence[ModelFile] | None = None) -> Path:
@@ -106,7 +120,7 @@ def resolve_source(name: str) -> Path:
     if name.strip() and folder.is_dir() and not _is_named_as(folder, name):
         if (folder / "config.json").is_file() or any(folder.glob("*.safetensors*")):
             return folder
-        if not any(model.name != STARTER for model in list_models([folder])):
+        if not _models_of(folder):
             raise NotFoundError(
                 f"no checkpoint in the folder {folder}: give one with config.json and weights"
             )
@@ -140,23 +154,45 @@ def resolve_model(name: str) -> ModelFile:
 
 
 def _file(path: Path) -> Path:
-    if path.suffix in (".safetensors", ".bin", ".pt", ".pth"):
+    if path.suffix == ".safetensors" or path.name == "config.json":
+        if not (path.parent / "config.json").is_file():
+            raise UnsupportedError(
+                f"{path} holds weights alone, which nothing can be made of without config.json and the other "
+                "files that come with them: get the whole folder, or a GGUF file"
+            )
         raise UnsupportedError(f"{path} is part of a checkpoint: {_quantize(path.parent)}")
+    if path.suffix in PICKLES:
+        raise UnsupportedError(f"{path} {PICKLED}")
     first = parts_of(path)[0]
     return (first if first.is_file() else path).absolute()
 
 
 def _in_folder(folder: Path) -> Path:
     """The one model in a folder."""
-    found = [model for model in list_models([folder]) if model.name != STARTER]
+    found = _models_of(folder)
     if len(found) == 1:
         return found[0].path.absolute()
     if found:
         names = _some([str(model.path) for model in found])
         raise UsageError(f"{folder} holds {len(found)} models: name one of them ({names})")
-    if (folder / "config.json").is_file() or any(folder.glob("*.safetensors")):
+    if any(folder.glob("*.safetensors")):
         raise UnsupportedError(f"{folder} is a checkpoint, which can't be run as it is: {_quantize(folder)}")
+    if any(path.suffix in PICKLES for path in folder.iterdir()):
+        raise UnsupportedError(f"{folder} {PICKLED}")
+    if (folder / "config.json").is_file():
+        raise NotFoundError(
+            f"{folder} describes a model (config.json), but has no weights: download the rest"
+        )
     raise NotFoundError(f"no model in the folder {folder}: {LIST}")
+
+
+def _models_of(folder: Path) -> list[ModelFile]:
+    try:
+        return models_in_folder(folder)
+    except TooManyFiles:
+        raise UsageError(
+            f"{folder} holds too much to look through for a model: name the file, or the folder that it is in"
+        ) from None
 
 
 def _pulled(name: str) -> Path | None:

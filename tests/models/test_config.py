@@ -170,9 +170,9 @@ def test_json_from_strangers(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"config\.json is missing"):
         read_json(path)
     for raw, message in (
-        (b"{", "is not JSON"),
-        (b"[]", "holds list, not an object"),
-        (b"[" * 10**6, "is not JSON"),
+        (b"{", "it is no JSON"),
+        (b"[]", "it holds no JSON object"),
+        (b"[" * 10**6, "it is no JSON"),
     ):
         path.write_bytes(raw)
         with pytest.raises(BrokenModelFile, match=message):

@@ -272,10 +272,10 @@ def test_a_broken_gguf_never_reaches_llama_cpp(
 def test_errors_of_ours_are_of_two_families(tmp_path: Path) -> None:
     """A file that is neither folder nor GGUF, and a folder without anything."""
     (tmp_path / "x.txt").write_text("x" * 100)
-    with pytest.raises(UnsupportedModel, match="is neither a folder"):
+    with pytest.raises(BrokenModelFile, match="not a model: give a GGUF file"):
         run(Request(tmp_path / "x.txt", F16, tmp_path / "out.gguf"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match="no complete checkpoint"):
+    with pytest.raises(FileNotFoundError, match="is missing: download the rest of the checkpoint"):
         run(Request(tmp_path / "empty", F16, tmp_path / "out.gguf"))
     assert issubclass(BadRequest, QuantizeError)
 

@@ -277,7 +277,7 @@ def test_refusals_before_anything_is_done(tiny_folder: Path, tmp_path: Path) -> 
         run(request_for(tiny_folder, tmp_path / "no" / "out"))
     with pytest.raises(BadRequest, match="is the source itself"):
         run(request_for(tiny_folder, tiny_folder))
-    with pytest.raises(UnsupportedModel, match="is neither a folder with a checkpoint"):
+    with pytest.raises(UnsupportedModel, match="is one file of a checkpoint: give the folder that it is in"):
         run(request_for(tiny_folder / "config.json", output))
 
 
@@ -333,7 +333,7 @@ def test_broken_and_unknown_sources(tiny_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel, match="XForCausalLM is not supported; supported are Llama"):
         run(request_for(folder, tmp_path / "other"))
     (folder / "model.safetensors").unlink()
-    with pytest.raises(FileNotFoundError, match="no complete checkpoint"):
+    with pytest.raises(FileNotFoundError, match=r"has no weights \(neither .*\): download the rest"):
         run(request_for(folder, tmp_path / "other"))
 
 

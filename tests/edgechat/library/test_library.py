@@ -1,12 +1,13 @@
 """Which models are known, and what a name resolves to."""
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from edgechat import settings
-from edgechat.errors import NotFoundError, UnsupportedError, UsageError
+from edgechat.errors import EdgechatError, NotFoundError, UnsupportedError, UsageError
 from edgechat.library import local, starter
 from edgechat.library import resolve as resolve_module
 from edgechat.library.local import list_models, models_dir
@@ -162,6 +163,46 @@ def test_a_checkpoint_must_be_quantized_first(tmp_path: Path) -> None:
         with pytest.raises(UnsupportedError) as caught:
             resolve(str(path))
         assert command in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("files", "named", "message"),
+    [
+        (["config.json"], "", "describes a model (config.json), but has no weights: download the rest"),
+        (["model.safetensors"], "model.safetensors", "holds weights alone, which nothing can be made of"),
+        (["config.json", "pytorch_model.bin"], "", "in a form that can run any code when it is read"),
+        (["pytorch_model.bin"], "pytorch_model.bin", "get the model in safetensors, or as a GGUF file"),
+        (["config.json", "model.safetensors"], "config.json", "is part of a checkpoint: quantize it first"),
+    ],
+)
+def test_what_nothing_can_be_made_of_yet(files: list[str], named: str, message: str, tmp_path: Path) -> None:
+    for name in files:
+        (tmp_path / name).write_bytes(b"{}")
+    with pytest.raises(EdgechatError) as caught:
+        resolve(str(tmp_path / named))
+    assert message in str(caught.value)
+    assert "quantize" not in message or "`edgechat quantize" in str(caught.value)
+
+
+def test_half_a_disk_is_not_looked_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    scandir = os.scandir
+
+    def counted(folder: Path) -> object:
+        read.append(str(folder))
+        return scandir(folder)
+
+    for number in range(100):
+        (tmp_path / f"{number:03}").mkdir()
+    (tmp_path / "050" / "model.gguf").write_bytes(b"")
+    assert resolve(str(tmp_path)) == tmp_path / "050" / "model.gguf"
+    monkeypatch.setattr(local, "MAX_ENTRIES", 100)
+    monkeypatch.setattr(os, "scandir", counted)
+    for find in (resolve, resolve_module.resolve_source):
+        read.clear()
+        with pytest.raises(UsageError, match="holds too much to look through for a model: name the file"):
+            find(str(tmp_path))
+        assert len([folder for folder in read if folder.startswith(str(tmp_path))]) <= 53
 
 
 def test_no_starter(monkeypatch: pytest.MonkeyPatch) -> None:
