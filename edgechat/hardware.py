@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from edgechat.errors import UsageError
-from models.sizes import amount
+from models.sizes import amount, lacks_unit
 
 ROOT = Path("/")
 DARWIN = platform.system() == "Darwin"
@@ -134,6 +134,8 @@ def _own_limit(text: str) -> int | None:
     """
     if not text.strip():
         return None
+    if meant := lacks_unit(text):
+        raise UsageError(f"{MEMORY_LIMIT}={text} lacks a unit: give {meant}, or whatever you mean")
     limit = amount(text, binary=True)
     if limit is None:
         raise UsageError(f"{MEMORY_LIMIT}={text}: give a size, such as 6G or 800M")

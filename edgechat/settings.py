@@ -276,7 +276,32 @@ def _plain(message: str) -> tuple[str, str]:
         return name, f"{name} is not a setting" + (f"; did you mean {close[0]}?" if close else "")
     if what.startswith("Invalid enum value"):
         what += f", give {' or '.join(_allowed(key))}"
+    elif plain := _wanted(key, what):
+        what = plain
     return key, f"{key}: {what[:1].lower()}{what[1:]}"
+
+
+KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text in quotes",
+    "bool": "true or false",
+    "array": "a list in brackets",
+    "object": "a section",
+}
+BOUNDS = {">=": "of at least", "<=": "of at most"}
+
+
+def _wanted(key: str, message: str) -> str:
+    """msgspec's message on a value, in words: "give a whole number, not a text in quotes"."""
+    found = re.fullmatch(r"Expected `(\w+)`(?:, got `(\w+)`| ([<>]=) ([-\d.]+))", message)
+    if found is None or found[1] not in KINDS:
+        return ""
+    kind, got, bound, limit = found.groups()
+    wanted = f"give {KINDS[kind]}{' of MiB' if key.endswith('_mb') else ''}"
+    if got is not None:
+        return f"{wanted}, not {KINDS.get(got, 'anything else')}"
+    return f"{wanted} {BOUNDS[bound]} {limit.removesuffix('.0')}"
 
 
 def _allowed(key: str) -> tuple[str, ...]:

@@ -6,6 +6,10 @@ from typing import Protocol
 
 _DECIMAL = {unit: 1000**power for power, unit in enumerate("kmgt", 1)}
 _BINARY = {unit: 1024**power for power, unit in enumerate("kmgt", 1)}
+_BARE = re.compile(r"\d{1,15}(\.\d{1,15})?")
+_LEAST = 10**6
+"""Bytes: what is less without a unit was meant in another."""
+_MANY_GB = 100
 _AMOUNT = re.compile(r"(?P<number>\d{1,15}(\.\d{1,15})?)\s*((?P<unit>[kmgt])(?P<binary>i?))?b?")
 
 
@@ -40,3 +44,11 @@ def amount(text: str, *, binary: bool = False) -> int | None:
         return None
     units = _BINARY if binary or match["binary"] else _DECIMAL
     return int(float(match["number"]) * units.get(match["unit"], 1)) or None
+
+
+def lacks_unit(text: str) -> str:
+    """What a number means that lacks its unit: "4GB" for "4", "700MB" for "700"; "" where it lacks nothing."""
+    bare = text.strip()
+    if not _BARE.fullmatch(bare) or not 0 < float(bare) < _LEAST:
+        return ""
+    return f"{bare}GB" if float(bare) < _MANY_GB else f"{bare}MB"

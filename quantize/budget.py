@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from models.sizes import amount
+from models.sizes import amount, lacks_unit
 from quantize.errors import BadRequest
 from quantize.formats.gguf import padded
 from quantize.plan import Target, human
@@ -79,6 +79,8 @@ def size_budget(text: str) -> Budget:
     Raises:
         BadRequest: it is no amount.
     """
+    if meant := lacks_unit(text):
+        raise BadRequest(f"--target-size {text} lacks a unit: give {meant}, or whatever you mean")
     n_bytes = amount(text)
     if n_bytes is None:
         raise BadRequest(f"--target-size {text!r}: an amount such as 4GB or 700MB belongs there")

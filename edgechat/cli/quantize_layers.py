@@ -147,8 +147,10 @@ def _device(name: str) -> str:
 
 
 def _max_memory(text: str) -> int:
-    from models.sizes import amount
+    from models.sizes import amount, lacks_unit
 
+    if meant := lacks_unit(text):
+        raise UsageError(f"--max-memory {text} lacks a unit: give {meant}, or whatever you mean")
     n_bytes = amount(text)
     if n_bytes is None:
         raise UsageError(f"--max-memory {text!r}: an amount such as 4GB or 800MB belongs there")

@@ -154,6 +154,9 @@ def test_a_limit_above_what_there_is_changes_nothing(tmp_path: Path, monkeypatch
         monkeypatch.setenv("EDGECHAT_MEMORY_LIMIT", text)
         memory = hardware.memory(tmp_path)
         assert (memory.available, memory.margin) == (10 * 2**30, 2**28)
+    monkeypatch.setenv("EDGECHAT_MEMORY_LIMIT", "6")
+    with pytest.raises(UsageError, match="EDGECHAT_MEMORY_LIMIT=6 lacks a unit: give 6GB"):
+        hardware.memory(tmp_path)
     for text in ("much", "-1G", "5X"):
         monkeypatch.setenv("EDGECHAT_MEMORY_LIMIT", text)
         with pytest.raises(UsageError, match="EDGECHAT_MEMORY_LIMIT"):

@@ -38,15 +38,18 @@ def test_a_file_is_read():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[engine]\nctx = 'big'", ", line 2: engine.ctx: expected `int`, got `str`"),
+        ("[engine]\nctx = 'big'", ", line 2: engine.ctx: give a whole number, not a text in quotes"),
         (
             "# ctx = 1\n\n[engine]  # mine\nthreads = 2\n  ctx = -1",
-            ", line 5: engine.ctx: expected `int` >= 0",
+            ", line 5: engine.ctx: give a whole number of at least 0",
         ),
-        ("engine.ctx = -1", ", line 1: engine.ctx: expected `int` >= 0"),
-        ("[chat]\nmodel='m'\n[engine]\n'ctx' = -1", ", line 4: engine.ctx: expected `int` >= 0"),
-        ("\nengine = {ctx = -1}", ", line 2: engine.ctx: expected `int` >= 0"),
-        ("[sampling]\ntop_p = 1.5", ", line 2: sampling.top_p: expected `float` <= 1.0"),
+        ("engine.ctx = -1", ", line 1: engine.ctx: give a whole number of at least 0"),
+        (
+            "[chat]\nmodel='m'\n[engine]\n'ctx' = -1",
+            ", line 4: engine.ctx: give a whole number of at least 0",
+        ),
+        ("\nengine = {ctx = -1}", ", line 2: engine.ctx: give a whole number of at least 0"),
+        ("[sampling]\ntop_p = 1.5", ", line 2: sampling.top_p: give a number of at most 1"),
         (
             "[chat]\ntheme = 'x'",
             ", line 2: chat.theme: invalid enum value 'x', give dark or light",
@@ -55,10 +58,22 @@ def test_a_file_is_read():
             "[chat]\ntheem = 'dark'",
             ", line 2: chat.theem is not a setting; did you mean chat.theme?",
         ),
-        ("[models]\nfolders = ['a', 3]", ", line 2: models.folders: expected `str`, got `int`"),
+        (
+            "[cache]\nmemory_mb = '512MB'",
+            ", line 2: cache.memory_mb: give a whole number of MiB, not a text in quotes",
+        ),
+        ("[network]\noffline = 'yes'", ", line 2: network.offline: give true or false, not a text in quotes"),
+        (
+            "[models]\nfolders = 'a'",
+            ", line 2: models.folders: give a list in brackets, not a text in quotes",
+        ),
+        (
+            "[models]\nfolders = ['a', 3]",
+            ", line 2: models.folders: give a text in quotes, not a whole number",
+        ),
         ("[chta]", ", line 1: chta is not a setting; did you mean chat?"),
         ("zzz = 1", ", line 1: zzz is not a setting"),
-        ("chat = 3", ", line 1: chat: expected `object`, got `int`"),
+        ("chat = 3", ", line 1: chat: give a section, not a whole number"),
     ],
 )
 def test_what_is_wrong_names_the_file_the_line_and_the_key_in_one_line(text, says):

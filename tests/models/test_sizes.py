@@ -2,7 +2,7 @@
 
 import pytest
 
-from models.sizes import amount
+from models.sizes import amount, lacks_unit
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,24 @@ def test_amounts(text: str, decimal: int, binary: int) -> None:
 def test_what_is_no_amount(text: str) -> None:
     """Whatever its units count in."""
     assert amount(text) is amount(text, binary=True) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("4", "4GB"),
+        (" 3.5 ", "3.5GB"),
+        ("99", "99GB"),
+        ("700", "700MB"),
+        ("999999", "999999MB"),
+        ("1000000", ""),  # bytes
+        ("4GB", ""),
+        ("4B", ""),
+        ("0", ""),
+        ("-4", ""),
+        ("four", ""),
+    ],
+)
+def test_a_number_without_its_unit(text: str, meant: str) -> None:
+    """Nothing of a model has so few bytes."""
+    assert lacks_unit(text) == meant

@@ -30,6 +30,14 @@ def test_what_is_no_amount(text: str) -> None:
         size_budget(text)
 
 
+def test_a_size_without_its_unit() -> None:
+    """Is asked for, not taken for bytes."""
+    with pytest.raises(BadRequest, match="--target-size 4 lacks a unit: give 4GB"):
+        size_budget("4")
+    with pytest.raises(BadRequest, match="give 700MB"):
+        size_budget("700")
+
+
 @pytest.mark.parametrize("bits", [0.0, -1.0, 33.0, float("nan"), float("inf")])
 def test_what_are_no_bits(bits: float) -> None:
     """Is refused."""

@@ -77,7 +77,7 @@ def test_broken_settings(name: tuple[str, ...], capsys: Captured, monkeypatch: p
     captured = capsys.readouterr()
     result = json.loads(captured.out)
     if code == 2:
-        said = f"{paths.config_file()}, line 2: engine.ctx: expected `int`, got `str`"
+        said = f"{paths.config_file()}, line 2: engine.ctx: give a whole number, not a text in quotes"
         assert result["error"] == {"code": 2, "message": said}
         assert captured.err == f"edgechat: {said}\n"
     assert "Traceback" not in captured.err

@@ -47,12 +47,24 @@ def test_resume_goes_with_every_gguf_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "n_bytes"), [("4GB", 4 * 10**9), ("800 MB", 8 * 10**8), ("1.5GiB", 1_610_612_736), ("123", 123)]
+    ("text", "n_bytes"),
+    [
+        ("4GB", 4 * 10**9),
+        ("800 MB", 8 * 10**8),
+        ("1.5GiB", 1_610_612_736),
+        ("123B", 123),
+        ("1500000", 1_500_000),
+    ],
 )
 def test_amounts_of_memory(text: str, n_bytes: int) -> None:
     """Decimal, or binary where they say so, as for --target-size."""
     options = LayerOptions(max_memory=text)
     assert request_of("awq", Path("m"), options, output=None, force=False, threads=1).max_memory == n_bytes
+
+
+def test_an_amount_of_memory_without_its_unit() -> None:
+    with pytest.raises(UsageError, match="--max-memory 8 lacks a unit: give 8GB"):
+        request_of("awq", Path("m"), LayerOptions(max_memory="8"), output=None, force=False, threads=1)
 
 
 @pytest.mark.parametrize("text", ["", "much", "-1GB", "0"])
