@@ -35,7 +35,7 @@ HELD_BACK = 64 * 10**6
 RANGES = 130 * 10**6
 """What AWQ's search for ranges holds at once: `quantize.methods.ranges`."""
 SAMPLE_TOKENS = 512
-"""Of each input, that W8A8 keeps: `quantize.methods.smoothing`."""
+"""Of each input, that W8A8 keeps: `quantize.methods.sampling`."""
 SAMPLER = 60 * 10**6
 """Python and llama.cpp, in the process that writes samples."""
 

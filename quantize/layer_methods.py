@@ -15,7 +15,7 @@ from quantize.formats.safetensors import Tensor
 from quantize.methods import awq, gptq, int8, rtn, smoothing
 from quantize.methods.folding import FoldGroup, can_fold, fold, fold_groups
 from quantize.methods.grid import GridSettings
-from quantize.methods.hessian import Hessian, output_error
+from quantize.methods.hessian import Hessian, divided, output_error
 from quantize.methods.solved import Solved
 from quantize.recipe import Format, Method, Order, Recipe
 from quantize.resume import MatrixRecord
@@ -133,7 +133,7 @@ class GPTQLayers:
             return [rtn.quantize_matrix(weight, self.grid) for weight in weights]
         if hessian is None:
             solved = [rtn.quantize_matrix(weight, self.grid) for weight in weights]
-            return [Solved(one.matrix, one.loss, UNSEEN) for one in solved]
+            return [replace(one, note=UNSEEN) for one in solved]
         return gptq.quantize_matrices(weights, hessian, self.settings)
 
     def files(self, quantizer: str, ignored: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -180,18 +180,16 @@ class AWQLayers:
         folded = [group for group in groups if any(name in chosen for name in group.targets)]
         store_folded(weights, folded, self.dtype, done)
         for group in inputs:
+            hessian = None if group.hessian is None else group.hessian.matrix()
+            choice = chosen.get(group.names[0])
+            if hessian is not None and choice is not None:
+                hessian = divided(hessian, choice.scales)
             for name in group.names:
                 weight = weights[f"{name}.weight"]
-                if group.hessian is None:
-                    solved = rtn.quantize_matrix(weight, self.settings.grid)
-                    solved = Solved(solved.matrix, solved.loss, UNSEEN)
-                    hessian = None
+                if hessian is None:
+                    solved = replace(rtn.quantize_matrix(weight, self.settings.grid), note=UNSEEN)
                 else:
-                    hessian = group.hessian.matrix()
-                    scales = chosen[name].scales if name in chosen else None
-                    solved = awq.quantize_matrix(weight, hessian, scales, self.settings)
-                    if scales is not None:
-                        hessian = hessian / (scales[:, None] * scales[None, :])
+                    solved = awq.quantize_matrix(weight, hessian, self.settings)
                 done.tensors |= awq_format.layer_tensors(name, solved.matrix)
                 _put(weights, name, solved, hessian, done)
         return done
@@ -231,7 +229,7 @@ class Int8Layers:
             hessian = None if group.hessian is None else group.hessian.matrix()
             tokens, scales = group.tokens, scaled.get(group.names[0])
             if hessian is not None and scales is not None:
-                hessian = hessian / (scales[:, None] * scales[None, :])
+                hessian = divided(hessian, scales)
                 tokens = None if tokens is None else tokens / scales
             for name, solved in zip(group.names, self._solve(dense, hessian, tokens), strict=True):
                 done.tensors |= int8_format.layer_tensors(name, solved.matrix, self.scheme, self.dtype)

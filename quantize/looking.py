@@ -9,7 +9,7 @@ from models.decoder import DecoderLayer
 from models.mlp import GatedMLP
 from quantize.layer_methods import Inputs
 from quantize.methods.hessian import Hessian
-from quantize.methods.smoothing import TokenSample
+from quantize.methods.sampling import TokenSample
 
 
 class Kept:

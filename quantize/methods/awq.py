@@ -3,7 +3,8 @@
 The scales are s = m^a / v^(1-a), m the mean size of each input and v that of the weights that read it, for
 the a from 0 to 1 that leaves the outputs closest to what they were. The paper runs the model for each a.
 Here the outputs' error is computed from the inputs' Hessian H: the mean square error that a change D of the
-weights makes is tr(D H D^T), exactly, whatever the inputs were.
+weights makes is tr(D H D^T), exactly, whatever the inputs were. All exponents are judged by a few outputs
+first, and the best of them by more.
 
 Afterwards the range of each group is searched (the paper's clipping), by the same measure, and the weights
 are rounded.
@@ -11,18 +12,24 @@ are rounded.
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import torch
 
 from quantize.methods.folding import FoldGroup, can_fold, fold
-from quantize.methods.grid import GridSettings, round_to_grid, search_grid
+from quantize.methods.grid import GridSettings, candidates, snap
 from quantize.methods.hessian import Hessian, output_error
 from quantize.methods.rtn import quantize_matrix as round_matrix
+from quantize.methods.sampling import spread
 from quantize.methods.solved import Solved
 
 POINTS = 20
 SAMPLED_ROWS = 1024
 """Outputs that a scale is judged by. Each is a sum over all inputs, so that a part of them tells."""
+GLANCED_ROWS = 128
+"""Outputs that all exponents are judged by, to find those that come into question."""
+SHORTLIST = 5
+"""Exponents that do. On SmolLM2's layers the best of all is among them, or one with 0.6 % more error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +51,7 @@ class ScaleChoice:
     """float32 [K]: what weights are multiplied with and inputs divided by."""
     exponent: float
     loss: float
-    """The mean square error of all outputs that were judged."""
-    loss_without: float
-    """The same with no scales."""
+    """The mean square error of all outputs, as far as it was judged."""
 
 
 def fold_layer(
@@ -72,14 +77,15 @@ def fold_layer(
         seen = [name for name in group.targets if name in inputs and inputs[name].count]
         if not seen or not can_fold(weights, group):
             continue
-        looks = {id(inputs[name]): inputs[name] for name in seen}.values()
-        count = sum(look.count for look in looks)
+        looks = {id(inputs[name]): inputs[name] for name in seen}
+        count = sum(look.count for look in looks.values())
         magnitudes = sum(
-            (look.mean_magnitude * (look.count / count) for look in looks), start=torch.tensor(0.0)
+            (look.mean_magnitude * (look.count / count) for look in looks.values()), start=torch.tensor(0.0)
         )
+        matrices = {key: look.matrix() for key, look in looks.items()}
         choice = search_scales(
             [weights[f"{name}.weight"] for name in seen],
-            [inputs[name].matrix() for name in seen],
+            [matrices[id(inputs[name])] for name in seen],
             magnitudes,
             settings,
         )
@@ -106,56 +112,63 @@ def search_scales(
     Returns:
         All ones, of exponent 0, where none is better than that.
     """
-    stacks = _stacks(weights, hessians, settings.rows)
     sizes = _relative_sizes(weights, settings.grid)
-    # A grid is needed for each candidate: the full range, as the paper has it, and quick.
-    plain = replace(settings.grid, search=False)
-    ones = torch.ones_like(magnitudes, dtype=torch.float32)
-    best: ScaleChoice | None = None
-    without = 0.0
-    for point in range(settings.points):
-        exponent = point / settings.points
-        scales = _scales(magnitudes.float(), sizes, exponent) if point else ones
-        loss = sum(share * _loss(weight, hessian, scales, plain) for weight, hessian, share in stacks)
-        if not point:
-            without = loss
-        if best is None or loss < best.loss:
-            best = ScaleChoice(scales, exponent, loss, without)
-    assert best is not None
-    return best
+    exponents = [point / settings.points for point in range(settings.points)]
+    tried = [torch.ones_like(sizes)] + [_scales(magnitudes, sizes, exponent) for exponent in exponents[1:]]
+    stacks = _stacks(weights, hessians)
+    if settings.rows:
+        stacks = _thinned(stacks, settings.rows)
+    few = _thinned(stacks, GLANCED_ROWS)
+    points = list(range(settings.points))
+    if any(len(part.weight) < len(stack.weight) for part, stack in zip(few, stacks, strict=True)):
+        glanced = [sum(stack.loss(scales, settings.grid) for stack in few) for scales in tried]
+        points = sorted(sorted(points, key=glanced.__getitem__)[:SHORTLIST])
+    losses = [sum(stack.loss(tried[point], settings.grid) for stack in stacks) for point in points]
+    loss, best = min(zip(losses, points, strict=True))
+    return ScaleChoice(tried[best], exponents[best], loss)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stack:
+    """Matrices with the same inputs in one, or some of its rows."""
+
+    weight: torch.Tensor
+    """float32 [N, K]."""
+    hessian: torch.Tensor
+    """float32 [K, K]."""
+    share: float = 1.0
+    """Of all rows."""
+
+    def thinned(self, rows: int) -> Self:
+        """At most so many rows, evenly spread."""
+        picked = spread(self.weight, rows)
+        return replace(self, weight=picked, share=self.share * len(picked) / len(self.weight))
+
+    def loss(self, scales: torch.Tensor, grid: GridSettings) -> float:
+        """What rounding does to the outputs, all of them, with these scales."""
+        return _loss(self.weight, self.hessian, scales, grid) / self.share
+
+
+def _stacks(weights: Sequence[torch.Tensor], hessians: Sequence[torch.Tensor]) -> list[_Stack]:
+    """Weights by their Hessians."""
+    by_hessian: dict[int, tuple[torch.Tensor, list[torch.Tensor]]] = {}
+    for weight, hessian in zip(weights, hessians, strict=True):
+        by_hessian.setdefault(id(hessian), (hessian, []))[1].append(weight.float())
+    return [_Stack(torch.cat(same), hessian.float()) for hessian, same in by_hessian.values()]
+
+
+def _thinned(stacks: Sequence[_Stack], rows: int) -> list[_Stack]:
+    """At most so many rows of all stacks, but one of each."""
+    return [stack.thinned(max(1, rows // len(stacks))) for stack in stacks]
 
 
 def _loss(weight: torch.Tensor, hessian: torch.Tensor, scales: torch.Tensor, grid: GridSettings) -> float:
     """What rounding the scaled weights does to the outputs."""
-    scaled = weight * scales
-    steps, zeros = search_grid(scaled, torch.ones_like(scales), grid)
-    rounded = _back(round_to_grid(scaled, steps, zeros, grid), steps, zeros)
+    n, k = weight.shape
+    groups = (weight * scales).reshape(n, -1, grid.columns(k))
+    step, zero = next(candidates(groups, grid))  # the full range, as the paper has it, and quick
+    rounded = snap(groups, step, zero, grid).reshape(n, k)
     return float(output_error(rounded.div_(scales).sub_(weight), hessian).sum())
-
-
-def _stacks(
-    weights: Sequence[torch.Tensor], hessians: Sequence[torch.Tensor], rows: int
-) -> list[tuple[torch.Tensor, torch.Tensor, float]]:
-    """Weights with the same Hessian in one, of which a part is taken: (rows, Hessian, 1 / part)."""
-    by_hessian: dict[int, tuple[torch.Tensor, list[torch.Tensor]]] = {}
-    for weight, hessian in zip(weights, hessians, strict=True):
-        by_hessian.setdefault(id(hessian), (hessian, []))[1].append(weight.float())
-    limit = max(1, rows // len(by_hessian)) if rows else 0
-    stacks = []
-    for hessian, same in by_hessian.values():
-        count = sum(len(weight) for weight in same)
-        sample = _sampled(same, limit)
-        stacks.append((sample, hessian.float(), count / len(sample)))
-    return stacks
-
-
-def _sampled(weights: list[torch.Tensor], rows: int) -> torch.Tensor:
-    """At most so many rows, evenly spread over all of them."""
-    stacked = torch.cat(weights)
-    if not rows or len(stacked) <= rows:
-        return stacked
-    picked = torch.linspace(0, len(stacked) - 1, rows, dtype=torch.float64).round().long()
-    return stacked[picked.to(stacked.device)]
 
 
 def _relative_sizes(weights: Sequence[torch.Tensor], grid: GridSettings) -> torch.Tensor:
@@ -175,30 +188,18 @@ def _relative_sizes(weights: Sequence[torch.Tensor], grid: GridSettings) -> torc
 
 def _scales(magnitudes: torch.Tensor, sizes: torch.Tensor, exponent: float) -> torch.Tensor:
     """m^a / v^(1-a), with a geometric middle of 1."""
-    scales = magnitudes.pow(exponent) / (sizes.pow(1 - exponent) + 1e-4)
+    scales = magnitudes.float().pow(exponent) / (sizes.pow(1 - exponent) + 1e-4)
     scales = scales.clamp(min=1e-4)
     scales = scales / (scales.max() * scales.min()).sqrt()
     return torch.where(torch.isfinite(scales) & (scales > 0), scales, torch.ones_like(scales))
 
 
-def _back(integers: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
-    """Weights of integers [N, K], scales and zero points [N, G]."""
-    n, k = integers.shape
-    steps = integers.reshape(n, scales.shape[1], -1).to(scales.dtype)
-    return steps.sub_(zeros[..., None]).mul_(scales[..., None]).reshape(n, k)
-
-
-def quantize_matrix(
-    weight: torch.Tensor, hessian: torch.Tensor, scales: torch.Tensor | None, settings: AWQSettings
-) -> Solved:
+def quantize_matrix(weight: torch.Tensor, hessian: torch.Tensor, settings: AWQSettings) -> Solved:
     """Search each group's range, and round.
 
     Args:
         weight: [N, K], already multiplied with the scales.
-        hessian: [K, K], of the inputs before they were divided by the scales.
-        scales: [K] that were folded; None: none were.
+        hessian: [K, K], of the inputs divided by them.
         settings: K is a multiple of its group size.
     """
-    if scales is not None:
-        hessian = hessian / (scales[:, None] * scales[None, :])
     return round_matrix(weight, settings.grid, hessian, whole=True)

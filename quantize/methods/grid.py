@@ -46,8 +46,6 @@ class GridSettings:
     signed: bool = True
     """A symmetric scale may be negative: then the largest weight, where it is positive, takes the integer
     farthest from the middle, which has one more below than above (llama.cpp's Q4_0 does the same)."""
-    search: bool = True
-    """Try ranges; else take the one that holds every weight."""
     scale_bits: int = FLOAT16_BITS
     """Significant binary digits of a symmetric scale, at most float16's."""
 
@@ -80,8 +78,6 @@ class GridSettings:
 
     def ratios(self) -> list[float]:
         """The ranges to try, times the full one."""
-        if not self.search:
-            return [1.0]
         narrowest = NARROWEST[self.bits]
         return [1 - (1 - narrowest) * i / (POINTS - 1) for i in range(POINTS)]
 
@@ -134,20 +130,42 @@ def _search(
     best_scale = groups.new_ones(groups.shape[:2])
     best_zero = groups.new_full(groups.shape[:2], float(settings.middle))
     for scale, zero in candidates(groups, settings):
-        wide = scale[..., None]
-        torch.div(groups, wide, out=buffer)
-        buffer.round_()
-        if settings.symmetric:
-            buffer.clamp_(-settings.middle, settings.top - settings.middle)
-        else:
-            torch.clamp(buffer, -zero[..., None], settings.top - zero[..., None], out=buffer)
-        buffer.mul_(wide).sub_(groups).mul_(root)
+        snap(groups, scale, zero, settings, out=buffer).sub_(groups).mul_(root)
         error = torch.linalg.vector_norm(buffer, dim=-1)
         better = error < best_error
         best_error = torch.where(better, error, best_error)
         best_scale = torch.where(better, scale, best_scale)
         best_zero = torch.where(better, zero, best_zero)
     return best_scale, best_zero
+
+
+def snap(
+    groups: torch.Tensor,
+    scale: torch.Tensor,
+    zero: torch.Tensor,
+    settings: GridSettings,
+    *,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Move weights to the nearest points of their grid.
+
+    Args:
+        groups: [..., g].
+        scale: [...].
+        zero: [...]; of symmetric grids it is not looked at.
+        settings: of the grid.
+        out: of the groups' shape, for the result.
+
+    Returns:
+        [..., g]: weights still, not integers.
+    """
+    steps = torch.div(groups, scale[..., None], out=out).round_()
+    if settings.symmetric:
+        steps.clamp_(-settings.middle, settings.top - settings.middle)
+    else:  # `clamp` with tensors on both sides computes one number after the other: six times slower
+        torch.maximum(steps, -zero[..., None], out=steps)
+        torch.minimum(steps, settings.top - zero[..., None], out=steps)
+    return steps.mul_(scale[..., None])
 
 
 def candidates(groups: torch.Tensor, settings: GridSettings) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -45,7 +45,7 @@ class Hessian:
         total = self.count + len(x)
         keep, share = self.count / total, 1 / total
         columns = x.shape[1]
-        step = max(MIN_PANEL, -(-columns // PANELS))
+        step = _panel_columns(columns)
         for start in range(0, columns, step):
             panel = slice(start, start + step)
             self._upper[panel, start:].addmm_(x[:, panel].t(), x[:, start:], beta=keep, alpha=share)
@@ -75,9 +75,28 @@ def output_error(difference: torch.Tensor, hessian: torch.Tensor) -> torch.Tenso
 
     Args:
         difference: [N, K], new weights less old ones.
-        hessian: [K, K].
+        hessian: [K, K], symmetric.
 
     Returns:
         [N].
     """
-    return torch.linalg.vecdot(difference @ hessian, difference)
+    columns = difference.shape[1]
+    step = _panel_columns(columns)
+    error = difference.new_zeros(len(difference))
+    for start in range(0, columns, step):
+        stop = min(start + step, columns)
+        own = difference[:, start:stop]
+        pull = own @ hessian[start:stop, start:stop]
+        if stop < columns:
+            pull.addmm_(difference[:, stop:], hessian[stop:, start:stop], alpha=2)
+        error += torch.linalg.vecdot(pull, own)
+    return error
+
+
+def divided(hessian: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """The Hessian [K, K] of inputs that are divided by scales [K]."""
+    return hessian / (scales[:, None] * scales)
+
+
+def _panel_columns(columns: int) -> int:
+    return max(MIN_PANEL, -(-columns // PANELS))

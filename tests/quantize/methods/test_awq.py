@@ -8,7 +8,7 @@ from quantize.methods import awq
 from quantize.methods.awq import AWQSettings, fold_layer, quantize_matrix, search_scales
 from quantize.methods.folding import FoldGroup, can_fold, fold
 from quantize.methods.grid import GridSettings
-from quantize.methods.hessian import Hessian, output_error
+from quantize.methods.hessian import Hessian, divided, output_error
 from tests.oracles.awq import output_errors
 
 pytestmark = pytest.mark.oracle
@@ -50,7 +50,7 @@ def test_search_agrees_with_running_the_layer(seed: int, monkeypatch: pytest.Mon
     np.testing.assert_allclose(losses, expected, rtol=2e-3)
     best = int(np.argmin(expected))
     assert choice.exponent == best / 20
-    assert choice.loss < 0.8 * choice.loss_without
+    assert choice.loss < 0.8 * losses[0]
     # The paper's scales: m^a / v^(1-a), up to a factor.
     a = choice.exponent
     sizes = (weight.abs().reshape(24, 3, 32) / weight.abs().reshape(24, 3, 32).amax(-1, keepdim=True)).mean(0)
@@ -59,15 +59,47 @@ def test_search_agrees_with_running_the_layer(seed: int, monkeypatch: pytest.Mon
     torch.testing.assert_close(ratio, ratio.mean().expand(96), rtol=1e-3, atol=0)
 
 
-def test_a_part_of_the_outputs_tells() -> None:
+def test_a_part_of_the_outputs_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     weight, x = outlying(512, 96, 2)
     hessian = Hessian(96, magnitudes=True)
     hessian.add(x)
     arguments = ([weight[:200], weight[200:]], [hessian.matrix()] * 2, hessian.mean_magnitude)
+    glanced = search_scales(*arguments, AWQSettings(GRID, rows=0))
+    monkeypatch.setattr(awq, "GLANCED_ROWS", 512)
     whole = search_scales(*arguments, AWQSettings(GRID, rows=0))
     part = search_scales(*arguments, AWQSettings(GRID, rows=64))
     assert abs(whole.exponent - part.exponent) <= 0.1
     assert part.loss == pytest.approx(whole.loss, rel=0.15)
+    assert whole.loss <= glanced.loss <= 1.01 * whole.loss
+
+
+def test_only_exponents_that_come_into_question_are_judged_by_all_outputs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weight, x = outlying(512, 96, 8)
+    hessian = Hessian(96, magnitudes=True)
+    hessian.add(x)
+    few = Hessian(96, magnitudes=True)
+    few.add(x[:40])
+    judged: list[tuple[int, float]] = []
+    loss_of = awq._loss
+
+    def watched(
+        weight: torch.Tensor, hessian: torch.Tensor, scales: torch.Tensor, grid: GridSettings
+    ) -> float:
+        loss = loss_of(weight, hessian, scales, grid)
+        judged.append((len(weight), loss))
+        return loss
+
+    monkeypatch.setattr(awq, "_loss", watched)
+    weights = [weight[:256], weight[256:384], weight[384:]]
+    hessians = [hessian.matrix(), few.matrix(), hessian.matrix()]
+    choice = search_scales(weights, hessians, hessian.mean_magnitude, AWQSettings(GRID, rows=256))
+    # Half of each budget for each Hessian: 64 outputs of 384 and of 128, then 128 of 384 and all 128.
+    rows = [rows for rows, _ in judged]
+    assert rows == [64] * 40 + [128] * 10
+    losses = [3 * judged[i][1] + judged[i + 1][1] for i in range(40, 50, 2)]
+    assert choice.loss == pytest.approx(min(losses), rel=1e-12)
 
 
 def test_rounding_knows_of_the_scales() -> None:
@@ -76,11 +108,12 @@ def test_rounding_knows_of_the_scales() -> None:
     hessian.add(x)
     settings = AWQSettings(GRID)
     choice = search_scales([weight], [hessian.matrix()], hessian.mean_magnitude, settings)
-    solved = quantize_matrix(weight * choice.scales, hessian.matrix(), choice.scales, settings)
+    scaled = divided(hessian.matrix(), choice.scales)
+    solved = quantize_matrix(weight * choice.scales, scaled, settings)
     effective = solved.dense(weight) / choice.scales
     expected = output_error((effective - weight).double(), hessian.matrix().double())
     np.testing.assert_allclose(solved.loss, expected.numpy(), rtol=1e-3)
-    plain = quantize_matrix(weight, hessian.matrix(), None, settings)
+    plain = quantize_matrix(weight, hessian.matrix(), settings)
     assert solved.loss.sum() < 0.8 * plain.loss.sum()
 
 

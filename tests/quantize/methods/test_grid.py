@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from quantize.methods.grid import GridSettings, round_significant, round_to_grid, search_grid
+from quantize.methods.grid import GridSettings, round_significant, round_to_grid, search_grid, snap
 from tests.oracles.awq import significant
 from tests.oracles.gptq import best_grid
 
@@ -38,6 +38,20 @@ def test_finds_the_best_candidate(bits: int, symmetric: bool, signed: bool) -> N
                     candidates.append((scale, zero))
             best = best_grid(group, importance[32 * g : 32 * g + 32].numpy(), candidates, bits)
             assert (scales[n, g].item(), zeros[n, g].item()) == best
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_weights_snap_to_the_nearest_point_of_their_grid(symmetric: bool) -> None:
+    settings = GridSettings(3, 32, symmetric)
+    generator = torch.Generator().manual_seed(6)
+    groups = torch.randn(4, 2, 32, generator=generator, dtype=torch.float64)
+    scale = torch.rand(4, 2, generator=generator, dtype=torch.float64) * 0.3 + 0.1
+    zero = torch.full((4, 2), 4.0) if symmetric else torch.randint(1, 8, (4, 2), generator=generator)
+    points = scale.numpy()[..., None] * (np.arange(8) - zero.numpy()[..., None])  # [4, 2, 8]
+    found = snap(groups, scale, zero.double(), settings).numpy()
+    nearest = np.abs(groups.numpy()[..., None] - points[:, :, None]).argmin(-1)
+    np.testing.assert_allclose(found, np.take_along_axis(points, nearest, -1), rtol=1e-12)
+    assert len(np.unique(nearest)) == 8
 
 
 def test_cutting_off_an_outlier_pays_where_it_matters_little() -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from quantize.methods.hessian import Hessian, output_error
+from quantize.methods.hessian import Hessian, divided, output_error
 
 pytestmark = pytest.mark.oracle
 
@@ -25,9 +25,18 @@ def test_mean_over_batches(columns: int, dtype: torch.dtype) -> None:
     assert hessian.count == 70
 
 
-def test_output_error_is_that_of_running_it() -> None:
+@pytest.mark.parametrize("columns", [16, 128, 300, 1100])
+def test_output_error_is_that_of_running_it(columns: int) -> None:
     generator = torch.Generator().manual_seed(3)
-    x = torch.randn(50, 16, generator=generator, dtype=torch.float64)
-    change = torch.randn(7, 16, generator=generator, dtype=torch.float64)
+    x = torch.randn(50, columns, generator=generator, dtype=torch.float64)
+    change = torch.randn(7, columns, generator=generator, dtype=torch.float64)
     expected = (x @ change.T).square().mean(0)
     torch.testing.assert_close(output_error(change, x.T @ x / 50), expected)
+
+
+def test_the_hessian_of_divided_inputs() -> None:
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn(50, 16, generator=generator, dtype=torch.float64)
+    scales = torch.rand(16, generator=generator, dtype=torch.float64) + 0.5
+    y = x / scales
+    torch.testing.assert_close(divided(x.T @ x / 50, scales), y.T @ y / 50)

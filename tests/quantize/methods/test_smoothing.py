@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from quantize.methods.int8 import round_tokens
-from quantize.methods.smoothing import GPTQ_LEAVES, TokenSample, balanced, spread
+from quantize.methods.smoothing import GPTQ_LEAVES, balanced
 
 pytestmark = pytest.mark.oracle
 
@@ -93,18 +93,3 @@ def test_what_is_never_anything_keeps_its_size() -> None:
     assert scales[[3, 4]].tolist() == [1.0, 1.0]
     assert bool((scales > 0).all())
     assert balanced([weight], torch.zeros(5, 24)).tolist() == [1.0] * 24
-
-
-def test_a_sample_is_even() -> None:
-    """Token n is kept where n is a multiple of the stride, however they come."""
-    sample = TokenSample(8)
-    assert sample.tokens() is None
-    at = 0
-    for count in (3, 4, 1, 10, 0, 7):
-        numbers = torch.arange(at, at + count, dtype=torch.float32)
-        sample.add(numbers[None, :, None].expand(1, count, 2))
-        at += count
-    found = sample.tokens()
-    assert found is not None
-    assert found[:, 0].tolist() == [0, 4, 8, 12, 16, 20, 24]
-    assert spread(found, 3)[:, 1].tolist() == [0, 12, 24]
