@@ -47,7 +47,7 @@ def amount(text: str, *, binary: bool = False) -> int | None:
 
 
 def lacks_unit(text: str) -> str:
-    """What a number means that lacks its unit: "4GB" for "4", "700MB" for "700"; "" where it lacks nothing."""
+    """What a number means that lacks its unit: "4GB" for "4", "700MB" for "700"; else ""."""
     bare = text.strip()
     if not _BARE.fullmatch(bare) or not 0 < float(bare) < _LEAST:
         return ""
