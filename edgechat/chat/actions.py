@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from textual.binding import Binding
 
+QUIT_KEY = "ctrl+q"
+
 
 @dataclass(frozen=True, slots=True)
 class Action:
@@ -19,6 +21,8 @@ class Action:
     """What does it when it is typed into the prompt."""
     priority: bool = False
     """The key does it whatever has the focus."""
+    app_keys: str = ""
+    """The app's own keys that do it, on every screen."""
 
     @property
     def binding(self) -> Binding:
@@ -84,7 +88,7 @@ ACTIONS = (
     Action("theme", "ctrl+t", "Light or dark", "Change the theme; it is remembered", ("/theme",), True),
     Action("delete", "", "Delete this conversation", "With all its messages, after a question", ("/delete",)),
     Action("help", "f1,ctrl+g", "Help", "What the keys do", ("/help", "/?"), True),
-    Action("quit", "", "Quit", "A running answer is saved", ("/quit", "/exit", "/bye")),
+    Action("quit", "", "Quit", "A running answer is saved", ("/quit", "/exit", "/bye"), app_keys=QUIT_KEY),
 )
 
 

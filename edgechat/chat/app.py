@@ -15,13 +15,14 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from edgechat.chat.actions import ACTIONS
+from edgechat.chat.actions import ACTIONS, QUIT_KEY
 from edgechat.chat.appearance import DARK, LIGHT, ThemeMemory
 from edgechat.chat.controller import ChatController
 from edgechat.chat.engine import ChatEngine, EngineState
 from edgechat.chat.entries import Severity
 from edgechat.chat.events import ChatEvent
 from edgechat.chat.hangup import when_hung_up
+from edgechat.chat.keys import tell_alt_enter_from_enter
 from edgechat.chat.options import ChatOptions
 from edgechat.chat.screens.chat import ChatScreen
 from edgechat.chat.screens.conversations import ConversationsScreen
@@ -72,11 +73,12 @@ class ChatApp(App[None]):
     CSS_PATH = ["app.tcss", "screens/chat.tcss"]  # noqa: RUF012 - the first screen's is not found by itself
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+q", "quit", "Quit", show=False, priority=True, id="app.quit"),
+        Binding(QUIT_KEY, "quit", "Quit", show=False, priority=True, id="app.quit"),
     ]
 
     def __init__(self, setup: ChatSetup) -> None:
         super().__init__()
+        tell_alt_enter_from_enter()
         self.setup = setup
         self.chat = ChatScreen(setup.options.model, Recall(_earlier_questions(setup.history)), setup.clock)
         self.controller = ChatController(
@@ -197,7 +199,9 @@ class ChatApp(App[None]):
         """What the command palette offers: the chat's own actions, and all the themes."""
         if isinstance(screen, ChatScreen):
             for action in ACTIONS:
-                keys = " or ".join(_key_name(key) for key in action.keys.split(",") if key)
+                keys = " or ".join(
+                    _key_name(key) for key in (action.keys or action.app_keys).split(",") if key
+                )
                 yield SystemCommand(
                     action.title,
                     f"{action.help}  ({keys})" if keys else action.help,
@@ -252,4 +256,4 @@ def _earlier_questions(history: OpenedHistory) -> list[str]:
 
 
 def _key_name(key: str) -> str:
-    return "+".join(part.capitalize() for part in key.split("+"))
+    return "+".join(part.capitalize() for part in key.split("+")).replace("Escape", "Esc")

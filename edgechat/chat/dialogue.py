@@ -202,8 +202,9 @@ class Dialogue:
         return next((e for e in answers if e.key != growing), None)
 
     def show_context_in_use(self) -> None:
-        """Set the meter to what it shows between answers."""
-        last = self.last_answer
+        """Set the meter to what it shows between answers: of one that was cut short nobody counted it."""
+        answers = (e for e in reversed(self.entries) if e.kind is Kind.ASSISTANT and e.n_context)
+        last = next(answers, None)
         pinned = 0 if last is None or last.receipt is None else last.receipt.n_pinned
         self._announcer.set(n_context=0 if last is None else last.n_context, n_pinned=pinned)
 

@@ -85,8 +85,8 @@ class Turn:
             given_back = GivenBack(dialogue.withdraw(), replaces)
             dialogue.show_context_in_use()
         if self._trouble:
-            kept = "" if given_back is None else " (The question was not sent: it is in the prompt again.)"
-            dialogue.notice(f"{self._trouble}{kept}", Severity.ERROR)
+            kept = "" if given_back is None else ". The question was not sent: it is in the prompt again."
+            dialogue.notice(self._trouble.removesuffix(".") + kept if kept else self._trouble, Severity.ERROR)
         if given_back is not None:
             self._announcer.tell(given_back)
 

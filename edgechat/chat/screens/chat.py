@@ -42,7 +42,7 @@ class ChatScreen(Screen[None]):
 
     AUTO_FOCUS = "#prompt"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-normal")]  # noqa: RUF012 - as the base has it
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (30, "-high")]  # noqa: RUF012 - as the base has it
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (16, "-low"), (30, "-high")]  # noqa: RUF012 - as the base has it
     BINDINGS: ClassVar[list[BindingType]] = [
         *(action.binding for action in ACTIONS if action.keys),
         Binding("pageup", "scroll('page_up')", "Page up", show=False, priority=True, id="chat.page_up"),
@@ -90,6 +90,10 @@ class ChatScreen(Screen[None]):
         self.prompt.area.cursor_blink = self.app.animation_level != "none"
         self._show_status(self.controller.status)
         self._show_events()
+
+    def on_resize(self) -> None:
+        """Say what there is room for."""
+        self.call_after_refresh(self._show_hint)
 
     # --- from the controller
 

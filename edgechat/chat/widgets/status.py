@@ -1,6 +1,7 @@
 """The status line: what the engine does, how fast, and how full its context is."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from textual.content import Content
 from textual.reactive import reactive
@@ -42,20 +43,23 @@ def status_line(status: ChatStatus, width: int, frame: int | None = None) -> Con
         if gap >= 2:
             break
     else:
+        left = _left(replace(status, tokens_per_s=None), None, frame)
         left = left.truncate(max(width - right.cell_length - 2, 0), ellipsis=True)
         gap = max(width - left.cell_length - right.cell_length, 1)
     return Content.assemble(left, " " * gap, right)
 
 
-def _left(status: ChatStatus, detail: int, frame: int | None) -> Content:
+def _left(status: ChatStatus, detail: int | None, frame: int | None) -> Content:
+    """`detail`: which form it is; None for the one that is cut where it ends."""
     word, colour = ("summing up", "$primary") if status.summing_up else _WORDS[status.state]
     moving = frame is not None and status.state not in {State.IDLE, State.UNAVAILABLE}
     sign = SPINNER[(frame or 0) % len(SPINNER)] if moving else "●"
     if status.progress is not None:
         word = f"{word} {status.progress:.0%}"
     model = one_line(status.model)
-    longest = (12, 12, 28, 40, 40)[detail]
-    if len(model) > longest:
+    longest = None if detail is None else (12, 12, 28, 40, 40)[detail]
+    detail = detail or 0
+    if longest is not None and len(model) > longest:
         model = model[: longest - 1] + "…"
     parts: list[Part] = [(model, "$foreground")]
     if status.tokens_per_s is not None:

@@ -278,8 +278,8 @@ class Transcript(VerticalScroll, can_focus=False):
     def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
         """Scroll along with a held widget in the very layout that moves it, so that nothing jumps."""
         result = super().arrange(size, optimal)
-        # Textual would push what is shorter than the screen down to its end.
-        self._anchored = result.total_region.bottom > size.height
+        # Textual would push what is shorter than the screen down to its end; a greeting is read from its top.
+        self._anchored = bool(self._entries) and result.total_region.bottom > size.height
         # The end of what is mounted is not the end of the conversation.
         self._anchor_released |= self._last < len(self._entries)
         if self._held is not None:

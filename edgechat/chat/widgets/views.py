@@ -14,7 +14,7 @@ from edgechat.history import Status
 
 ENDINGS = {
     Status.STOPPED: "stopped",
-    Status.LENGTH: "cut at the limit on tokens",
+    Status.LENGTH: "cut off at a limit",
     Status.FAILED: "cut short",
     Status.PARTIAL: "cut short",
 }

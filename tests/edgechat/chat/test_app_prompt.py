@@ -8,7 +8,7 @@ from edgechat.chat.entries import Kind
 from edgechat.chat.events import State
 from edgechat.chat.widgets.welcome import Example
 from edgechat.history import Status
-from tests.edgechat.chat.on_screen import ready, said, typed
+from tests.edgechat.chat.on_screen import ready, said, screen_text, typed
 
 
 async def test_letters_typed_after_enter_stay(make_app, engine, wait_until) -> None:
@@ -56,6 +56,27 @@ async def test_new_lines(make_app, engine, wait_until, key: str) -> None:
         await ready(app, wait_until)
         await pilot.press("a", key, "b", "enter")
         await wait_until(lambda: said(app, Kind.USER) == ["a\nb"])
+
+
+async def test_alt_enter_as_terminals_send_it(make_app) -> None:
+    """Escape and Return, in one piece; without the first it is Enter."""
+    from textual._xterm_parser import XTermParser
+
+    make_app()
+    for sent, keys in (("\x1b\r", ["alt+enter"]), ("\r", ["enter"]), ("a\x1b\rb", ["a", "alt+enter", "b"])):
+        assert [event.key for event in XTermParser().feed(sent)] == keys
+
+
+async def test_a_long_question_leaves_room_in_a_low_terminal(make_app, wait_until) -> None:
+    app = make_app()
+    async with app.run_test(size=(40, 12)) as pilot:
+        await ready(app, wait_until)
+        await pilot.press(*["a", "ctrl+j"] * 20)
+        await pilot.pause()
+        assert app.chat.prompt.area.size.height == 3
+        assert "ready" in screen_text(app).split("\n")[-1]
+        assert app.chat.transcript.outer_size.height == 5
+        assert app.screen.max_scroll_y == 0
 
 
 async def test_the_prompt_grows_to_eight_lines(make_app, wait_until) -> None:

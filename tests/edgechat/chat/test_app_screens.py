@@ -136,6 +136,50 @@ async def test_the_palette_has_every_action(make_app, engine, wait_until) -> Non
         await wait_until(lambda: app.controller.entries == [])
 
 
+async def test_the_palette_says_the_keys(make_app, wait_until) -> None:
+    app = make_app()
+    async with app.run_test(size=(100, 40)) as pilot:
+        await ready(app, wait_until)
+        await pilot.press("ctrl+p")
+        await wait_until(lambda: "A running answer is saved  (Ctrl+Q)" in screen_text(app))
+        assert "what there is of it stays  (Esc)" in screen_text(app)
+
+
+async def test_what_pops_up_covers_nothing_that_is_typed(make_app, wait_until) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await ready(app, wait_until)
+        await typed(pilot, "/nosuch")
+        await pilot.press("enter")
+        await wait_until(lambda: "There is no command" in screen_text(app))
+        await pilot.pause()
+        prompt = app.chat.prompt.region
+        assert all(toast.region.bottom <= prompt.y for toast in app.screen.query("Toast"))
+        assert "› /nosuch" in screen_text(app)
+
+
+@pytest.mark.parametrize("height", [8, 12, 24])
+async def test_the_greeting_is_read_from_its_top(make_app, wait_until, height: int) -> None:
+    app = make_app()
+    async with app.run_test(size=(40, height)) as pilot:
+        await ready(app, wait_until)
+        await pilot.pause()
+        lines = [line for line in screen_text(app).split("\n") if line.strip()]
+        assert lines[0].strip() == "edgechat"
+        assert app.chat.transcript.follows_end
+
+
+async def test_what_the_keys_do_follows_the_size(make_app, wait_until) -> None:
+    app = make_app()
+    async with app.run_test(size=(100, 24)) as pilot:
+        await ready(app, wait_until)
+        await wait_until(lambda: "Ctrl+J new line" in screen_text(app))
+        await pilot.resize_terminal(40, 12)
+        await wait_until(lambda: "Enter send  F1 help" in screen_text(app))
+        await pilot.resize_terminal(100, 24)
+        await wait_until(lambda: "Ctrl+J new line" in screen_text(app))
+
+
 @pytest.mark.parametrize(
     ("text", "done"),
     [

@@ -43,6 +43,18 @@ async def test_resuming_an_answer_that_a_killed_app_left(chat, engine, store, wa
     assert [m.content for m in engine.requests[-1].messages] == ["Tell me", "The first wo", "Go on"]
 
 
+async def test_an_answer_that_nobody_counted_leaves_the_meter_as_it_was(chat, store, wait_until) -> None:
+    await ready(chat, wait_until)
+    await ask(chat, wait_until, "One")
+    number, in_use = chat.conversation_id, chat.status.n_context
+    store.add(number, "user", "Two", status=Status.COMPLETE)
+    store.add(number, "assistant", "The first wo", status=Status.PARTIAL)
+    await chat.new()
+    assert chat.status.n_context == 0
+    await chat.resume(number)
+    assert chat.status.n_context == in_use > 0
+
+
 async def test_resuming_a_deleted_conversation(chat, store, wait_until) -> None:
     await ready(chat, wait_until)
     await ask(chat, wait_until, "One")

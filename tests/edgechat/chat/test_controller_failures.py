@@ -120,7 +120,7 @@ async def test_a_refused_request_is_one_line(chat, engine, wait_until) -> None:
     engine.script = [[Refused(1, 5, "9,000 tokens do not fit 8,192")], ["fine"]]
     await ask(chat, wait_until, "Tell me")
     assert texts(chat) == [
-        "9,000 tokens do not fit 8,192 (The question was not sent: it is in the prompt again.)"
+        "9,000 tokens do not fit 8,192. The question was not sent: it is in the prompt again."
     ]
     assert chat.entries[-1].severity is Severity.ERROR
     await ask(chat, wait_until, "Again")

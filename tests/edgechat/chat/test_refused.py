@@ -66,7 +66,7 @@ async def test_a_refused_question_is_not_in_the_next_prompt(
     assert [m.content for m in store.messages(chat.conversation_id)] == ["one", "fine", "three", "again"]
     assert [e.text for e in listener.events if isinstance(e, GivenBack)] == ["x" * 54_000]
     (notice,) = [e.text for e in chat.entries if e.kind is Kind.NOTICE]
-    assert notice == "too long: shorten it. (The question was not sent: it is in the prompt again.)"
+    assert notice == "too long: shorten it. The question was not sent: it is in the prompt again."
     assert {request.overflow for request in engine.requests} == {"window"}
 
 

@@ -19,7 +19,7 @@ from tests.edgechat.chat.on_screen import said, screen_text, typed
 from tests.edgechat.chat.turns import agrees, ask, ready, saved, texts
 
 REFUSED = Refused(1, 2, "too long: shorten it.")
-NOTICE = "too long: shorten it. (The question was not sent: it is in the prompt again.)"
+NOTICE = "too long: shorten it. The question was not sent: it is in the prompt again."
 
 
 def talk(chat: Any) -> list[str]:

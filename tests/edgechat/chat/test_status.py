@@ -23,6 +23,18 @@ def test_widths(width: int, text: str) -> None:
     assert line.plain.replace(" ", "").endswith("1,234/8,192")
 
 
+@pytest.mark.parametrize(
+    ("width", "text"),
+    [
+        (44, "● ready  SmolLM2-135M-Instruct   1,234/8,192"),
+        (38, "● ready  SmolLM2-135M-In…  1,234/8,192"),
+        (30, "● ready  SmolLM2…  1,234/8,192"),
+    ],
+)
+def test_a_name_is_cut_once(width: int, text: str) -> None:
+    assert status_line(FULL, width).plain.split() == text.split()
+
+
 @pytest.mark.parametrize("width", range(0, 130, 3))
 @pytest.mark.parametrize("state", State)
 def test_it_always_fits(width: int, state: State) -> None:
