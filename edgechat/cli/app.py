@@ -11,16 +11,17 @@ import importlib
 import itertools
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NoReturn
 
 import typer
 import typer.core
+from typer.exceptions import TyperException
 
 from edgechat.cli import failures
 from edgechat.cli.output import json_objects
-from edgechat.errors import ExitCode
+from edgechat.errors import ExitCode, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,37 @@ class LazyGroup(typer.core.TyperGroup):
         for command in COMMANDS:
             self.add_command(typer.core.TyperCommand(command.name, help=command.help))
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The options before the command.
+
+        Raises:
+            UsageError: one of them is a command's own, with what to type.
+        """
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except TyperException as error:
+            from edgechat.cli import hints
+
+            option = getattr(error, "option_name", None)
+            if option and (hint := hints.instead_of_option(option, given, _options())):
+                raise UsageError(hint) from error
+            raise
+
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """The command that the arguments name, imported."""
-        name, listed, rest = super().resolve_command(ctx, args)
+        """The command that the arguments name, imported.
+
+        Raises:
+            UsageError: it is a model, a question or another program's word for one, with what to type.
+        """
+        try:
+            name, listed, rest = super().resolve_command(ctx, args)
+        except TyperException as error:
+            from edgechat.cli import hints
+
+            if hint := hints.instead_of_word(args[0], args[1:]):
+                raise UsageError(hint) from error
+            raise
         return name, listed if name is None else load_command(name), rest
 
     def invoke(self, ctx: Any) -> Any:
@@ -64,6 +93,13 @@ class LazyGroup(typer.core.TyperGroup):
             return super().invoke(ctx)
         except BrokenPipeError as error:
             raise failures.ReaderGone from error
+
+
+def _options() -> Iterator[tuple[str, set[str]]]:
+    """Each command's name, and its options, as they are typed; those of its verbs are none of its own."""
+    for command in COMMANDS:
+        parameters = load_command(command.name).params
+        yield command.name, {option for one in parameters for option in (*one.opts, *one.secondary_opts)}
 
 
 def load_command(name: str) -> Any:
@@ -129,7 +165,8 @@ def main(arguments: Sequence[str]) -> int:
             raise KeyboardInterrupt
         sys.stdout.flush()
     except BaseException as error:
-        code = failures.report(error, as_json=wants_json(arguments) and json_objects() == printed)
+        as_json = wants_json(arguments) and json_objects() == printed
+        code = failures.report(error, as_json=as_json, arguments=arguments)
     finally:
         _allow_network()
     return code if isinstance(code, int) else 0

@@ -227,20 +227,24 @@ class Turn:
 def statistics(result: Result) -> str:
     """One line about an answer."""
     times = result.timings
-    parts = [f"{len(result.tokens)} tokens"]
+    parts = [_tokens(len(result.tokens))]
     if times.tokens_per_s:
         parts.append(f"{times.tokens_per_s:.1f} tokens/s")
     drafted = result.speculation
     if drafted is not None and drafted.accepted:
         parts.append(f"{drafted.accepted} of {drafted.drafted} drafts stood (×{drafted.speedup:.1f})")
     parts.append(f"first after {times.ttft_s:.2f} s")
-    parts.append(f"prompt of {times.prefill_tokens + times.cached_tokens} tokens")
+    parts.append(f"prompt of {_tokens(times.prefill_tokens + times.cached_tokens)}")
     parts.append(f"loaded in {times.load_s:.2f} s")
     if result.finish_reason is not FinishReason.STOP:
         parts.append({"length": "cut at the limit", "cancelled": "interrupted"}[result.finish_reason.value])
     if drafted is not None and drafted.reason and not drafted.accepted:
         parts.append(f"no drafts ({drafted.reason})")
     return f"[{result.model}: {', '.join(parts)}]"
+
+
+def _tokens(count: int) -> str:
+    return "1 token" if count == 1 else f"{count} tokens"
 
 
 def run(asking: Asking, host: HostProcess) -> int:

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -26,20 +27,23 @@ class ReaderGone(Exception):
     """Nobody reads our output any more (`| head`): a reason to stop, not a failure."""
 
 
-def report(error: BaseException, *, as_json: bool = False) -> int:
+def report(error: BaseException, *, as_json: bool = False, arguments: Sequence[str] = ()) -> int:
     """Say what went wrong, in one line on stderr.
 
     Args:
         error: what ended the run.
         as_json: on stdout, an object tells the same: {"error": {"code": ..., "message": ...}}.
+        arguments: the command line.
 
     Returns:
         The exit code.
     """
-    code, message = _verdict(error)
+    code, message = _verdict(error, arguments)
     if os.environ.get("EDGECHAT_DEBUG") and message:
         traceback.print_exception(error, file=sys.stderr)
-    if message:
+    if page := _help_page(error):
+        print(page, file=sys.stderr)
+    elif message:
         print(f"edgechat: {brief(message)}", file=sys.stderr)
     if as_json and (message or code == ExitCode.INTERRUPTED):
         with contextlib.suppress(OSError):  # the person was told
@@ -56,7 +60,7 @@ def told_of(error: Exception) -> dict[str, object]:
     return {"code": int(code), "message": brief(text)}
 
 
-def _verdict(error: BaseException) -> tuple[int, str]:
+def _verdict(error: BaseException, arguments: Sequence[str]) -> tuple[int, str]:
     """The exit code, and what to say; "" where there is nothing to say."""
     if isinstance(error, SystemExit):
         return (error.code, "") if isinstance(error.code, int) else (ExitCode.DONE, "")
@@ -65,7 +69,9 @@ def _verdict(error: BaseException) -> tuple[int, str]:
     if isinstance(error, ReaderGone | BrokenPipeError):
         return ExitCode.DONE, ""
     if isinstance(error, TyperException):
-        return ExitCode.USAGE, _usage(error)
+        from edgechat.cli import wrong_usage
+
+        return ExitCode.USAGE, wrong_usage.told(error, arguments)
     if isinstance(error, Exception) and (known := _known(error)) is not None:
         return known
     return ExitCode.BUG, f"a bug of edgechat: {type(error).__name__}: {error}. {_write_trace(error)}"
@@ -106,11 +112,13 @@ def told(error: errors.EdgechatError) -> str:
     return f"{error}: {advice}" if advice else str(error)
 
 
-def _usage(error: TyperException) -> str:
-    """Typer's message, with what to type to learn more."""
-    context = getattr(error, "ctx", None)
-    command = context.command_path if context is not None else "edgechat"
-    return f"{error.format_message().rstrip('.')}; see: {command} --help"
+def _help_page(error: BaseException) -> str:
+    """What to show of a command that lacks its verb; "" for any other error."""
+    if not isinstance(error, TyperException):
+        return ""
+    from edgechat.cli import wrong_usage
+
+    return wrong_usage.help_page(error)
 
 
 def _write_trace(error: BaseException) -> str:

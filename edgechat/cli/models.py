@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="The models on this machine: find, pull, check, remove.")
 app.command("pull")(models_pull.pull)
 app.command("link")(models_pull.link)
-app.command("search")(models_search.search)
+app.command("search", short_help="Search a catalog of models that run on laptops.")(models_search.search)
 app.command("rm")(models_keep.rm)
 app.command("du")(models_keep.du)
-app.command("plan")(plan.plan)
+app.command("plan", short_help="Say whether a model fits into memory, and how.")(plan.plan)
 
 # Where several files fail, the gravest decides on the exit code.
 GRAVITY = (ExitCode.BROKEN_MODEL, ExitCode.NOT_FOUND, ExitCode.UNSUPPORTED)
 
 
-@app.command("ls")
+@app.command("ls", short_help="List the models that are here, whoever brought them.")
 def list_(as_json: AsJsonOption = False) -> None:
     """List the models that can be named: pulled, of the settings' folders, and of other programs."""
     from edgechat.library.local import list_models, models_dir
@@ -61,7 +61,7 @@ def list_(as_json: AsJsonOption = False) -> None:
         )
 
 
-@app.command("show")
+@app.command("show", short_help="Say what a model is, and where it came from.")
 def show(
     model: Annotated[str, typer.Argument(help="Path or name of a model; `starter` for the starter.")],
     as_json: AsJsonOption = False,
@@ -107,7 +107,7 @@ def show(
     pairs([row for row in rows if row[1]])
 
 
-@app.command("verify")
+@app.command("verify", short_help="Check that files are whole and safe to load.")
 def verify(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Paths or names of models.")],
     load: Annotated[bool, typer.Option("--load", help="Load each in an engine of its own, too.")] = False,

@@ -89,6 +89,63 @@ def test_wrong_usage_is_one_line_with_what_to_type(arguments, line, capsys):
     assert captured.out == ""
 
 
+@pytest.mark.parametrize(
+    ("arguments", "typed"),
+    [
+        (["-c"], "edgechat chat -c"),
+        (["--continue"], "edgechat chat --continue"),
+        (["--resume", "5"], "edgechat chat --resume 5"),
+        (["--json", "ask", "hi"], "edgechat ask --json hi"),
+        (["--type", "q4_0", "quantize", "x"], "edgechat quantize --type q4_0 x"),
+        (["starter"], "edgechat chat starter"),
+        (["models/some.gguf", "--ctx", "512"], "edgechat chat models/some.gguf --ctx 512"),
+        (["Why is the sky blue?"], "edgechat ask 'Why is the sky blue?'"),
+        (["why", "is", "it", "blue?"], "edgechat ask 'why is it blue?'"),
+        (["pull", "qwen3-4b"], "edgechat models pull qwen3-4b"),
+        (["list"], "edgechat models ls"),
+        (["help"], "edgechat --help"),
+        (["x " * 500], "edgechat ask ..."),
+    ],
+)
+def test_without_the_command_it_is_said_what_to_type(arguments, typed, capsys):
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert captured.err.endswith(f": {typed}\n") or captured.err.endswith(f": type {typed}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            ["ask", "--temperature", "abc", "x"],
+            "--temperature: give a number from 0 to 100; see: edgechat ask",
+        ),
+        (["ask", "--top-p", "2", "x"], "--top-p: give a number from 0 to 1; see: edgechat ask"),
+        (["ask", "--seed", "-1", "x"], "--seed: give a whole number of at least 0; see: edgechat ask"),
+        (["ask", "--ctx", "1.5", "x"], "--ctx: give a whole number from 0 to 16777216; see: edgechat ask"),
+        (["ask", "--kv-type", "q5", "x"], "--kv-type 'q5': give f16, q8_0 or q4_0; see: edgechat ask"),
+        (["ask", "--stop"], "--stop lacks its value; see: edgechat ask"),
+        (["ask", "--jsn", "x"], "No such option: --jsn, did you mean --json; see: edgechat ask"),
+        (["models", "plan"], "MODEL is missing; see: edgechat models plan"),
+        (["models", "plan", "--ctx"], "--ctx lacks its value; see: edgechat models plan"),
+        (["doctor", "x", "y"], "'x y' is too much, no more words belong here; see: edgechat doctor"),
+    ],
+)
+def test_a_wrong_option_is_told_in_words(arguments, line, capsys):
+    assert main(arguments) == 2
+    assert capsys.readouterr().err == f"edgechat: {line} --help\n"
+
+
+def test_a_command_that_lacks_its_verb_shows_its_page(capsys):
+    assert main(["models"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("Usage: edgechat models ")
+    assert "\n  verify  Check that files are whole and safe to load.\n" in captured.err
+    assert "..." not in captured.err.partition("\n")[2]  # nothing is cut
+
+
 @pytest.mark.parametrize("kind", errors.BY_CODE.values(), ids=lambda kind: kind.__name__)
 def test_each_error_has_its_code_and_one_line(kind, command, capsys):
     command(raising(kind("first line\nsecond \x1b[31mline")))
