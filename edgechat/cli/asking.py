@@ -87,6 +87,34 @@ class Unseen(msgspec.Struct, frozen=True):
     """`lost_tokens` is an estimate, as the text was too long to count."""
 
 
+class Drafts(msgspec.Struct, frozen=True):
+    """What drafting did for an answer: the engine's `Speculation`."""
+
+    steps: int
+    tokens: int
+    drafted: int
+    accepted: int
+    tokens_per_step: float
+    speedup: float | None
+    """None where nothing was drafted: the engine's figure is of answers before then."""
+    predicted: float | None
+    reason: str
+
+    @classmethod
+    def of(cls, said: Speculation) -> "Drafts":
+        """As the engine says it, without what says nothing of this answer."""
+        return cls(
+            steps=said.steps,
+            tokens=said.tokens,
+            drafted=said.drafted,
+            accepted=said.accepted,
+            tokens_per_step=said.tokens_per_step,
+            speedup=said.speedup if said.drafted else None,
+            predicted=said.predicted if said.drafted else None,
+            reason=said.reason,
+        )
+
+
 class Failure(msgspec.Struct, frozen=True):
     """What went wrong."""
 
@@ -110,7 +138,7 @@ class Result(msgspec.Struct):
     notes: list[str] = []
     window: Unseen | None = None
     """None where the model saw all."""
-    speculation: Speculation | None = None
+    speculation: Drafts | None = None
     """What drafting did; None where nothing was to be drafted."""
     error: Failure | None = None
     """Why the answer is not whole, or why there is none."""
@@ -207,7 +235,7 @@ class Turn:
         self.result.tokens = event.tokens
         self.result.finish_reason = event.reason
         self.result.timings = msgspec.structs.replace(event.timings, load_s=load_s)
-        self.result.speculation = event.speculation
+        self.result.speculation = None if event.speculation is None else Drafts.of(event.speculation)
 
     def end(self) -> None:
         """Print what comes after the answer."""
@@ -232,7 +260,8 @@ def statistics(result: Result) -> str:
         parts.append(f"{times.tokens_per_s:.1f} tokens/s")
     drafted = result.speculation
     if drafted is not None and drafted.accepted:
-        parts.append(f"{drafted.accepted} of {drafted.drafted} drafts stood (×{drafted.speedup:.1f})")
+        gain = "" if drafted.speedup is None else f" (×{drafted.speedup:.1f})"
+        parts.append(f"{drafted.accepted} of {drafted.drafted} drafts stood{gain}")
     parts.append(f"first after {times.ttft_s:.2f} s")
     parts.append(f"prompt of {_tokens(times.prefill_tokens + times.cached_tokens)}")
     parts.append(f"loaded in {times.load_s:.2f} s")

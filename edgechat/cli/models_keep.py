@@ -9,6 +9,7 @@ from edgechat.cli.options import AsJsonOption
 from edgechat.cli.output import json_object, note
 from edgechat.cli.tables import table
 from edgechat.errors import UsageError
+from edgechat.library.places import Program
 from edgechat.units import bytes_text
 
 if TYPE_CHECKING:
@@ -90,10 +91,9 @@ def _check(removal: "Removal", force: bool) -> None:
 
     model = removal.model
     if removal.foreign and not force:
-        raise UsageError(
-            f"{model.name} is kept by {model.program}: {remedy(model)}, or give --force "
-            f"(it removes {model.path})"
-        )
+        own = model.program in (Program.SETTINGS, Program.NONE)
+        whose = "lies outside edgechat's own folder" if own else f"is kept by {model.program}"
+        raise UsageError(f"{model.name} {whose}: {remedy(model)}, or give --force (it removes {model.path})")
     if removal.warning and not force:
         raise UsageError(f"{removal.warning}, and would be broken: remove that first, or give --force")
     if removal.users and not force:

@@ -39,6 +39,8 @@ class Program(StrEnum):
     LLAMA_CPP = "llama.cpp"
     OLLAMA = "ollama"
     LM_STUDIO = "LM Studio"
+    NONE = ""
+    """A file that was named by its path and lies in none of these places."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ def _is_known(name: str, models: Sequence[ModelFile]) -> bool:
 
 
 def resolve_model(name: str) -> ModelFile:
-    """The model that a person named, as the library lists it; one that lies elsewhere is the person's own.
+    """The model that a person named, as the library lists it; one that lies elsewhere is no program's.
 
     Raises:
         EdgechatError: as `resolve` does.
@@ -150,7 +150,7 @@ def resolve_model(name: str) -> ModelFile:
         if model.path.absolute() == path:
             return model
     size = sum(part.stat().st_size for part in parts_of(path) if part.exists())
-    return ModelFile(model_name(path), path, size, Program.SETTINGS)
+    return ModelFile(model_name(path), path, size, Program.NONE)
 
 
 def _file(path: Path) -> Path:

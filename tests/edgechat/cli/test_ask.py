@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from edgechat import paths
@@ -96,6 +97,19 @@ def test_json_is_one_object(model, capfd):
     assert times["load_s"] > 0
     # <|user|> say hello <|end|> <|assistant|>
     assert times["prefill_tokens"] == 1 + len("say hello") + 2
+
+
+def test_json_claims_no_gain_where_nothing_was_drafted():
+    """The engine's speed-up is of late, over several answers."""
+    from edgechat.cli.asking import Drafts
+    from edgechat.records import Speculation
+
+    said = Speculation(9, 9, 0, 0, 1.0, speedup=1.7, predicted=1.6, reason="no words repeat here")
+    assert msgspec.to_builtins(Drafts.of(said)) == {
+        **msgspec.to_builtins(said), "speedup": None, "predicted": None
+    }  # fmt: skip
+    said = msgspec.structs.replace(said, drafted=4, accepted=3)
+    assert msgspec.to_builtins(Drafts.of(said)) == msgspec.to_builtins(said)
 
 
 def test_a_limit_ends_it(model, capfd):

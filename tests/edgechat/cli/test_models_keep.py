@@ -160,7 +160,10 @@ def test_the_starter_is_a_package(capsys: Captured) -> None:
 def test_the_persons_own_files_need_force(tmp_path: Path, capsys: Captured) -> None:
     path = write(tmp_path / "mine.gguf", gguf())
     assert models("rm", str(path), "--yes") == 2
-    assert f"mine is kept by settings: delete {path} yourself, or give --force" in capsys.readouterr().err
+    assert (
+        f"mine lies outside edgechat's own folder: delete {path} yourself, or give --force"
+        in capsys.readouterr().err
+    )
     assert path.exists()
 
 
@@ -249,6 +252,19 @@ def test_du(home: Path, pulled: Path, starter_gguf: Path, capsys: Captured) -> N
         ["total", "5", "99.0 MB"],
     ]
     assert rows[0][3] == str(starter_gguf.parent)
+
+
+def test_a_file_that_lies_anywhere_comes_from_nowhere(
+    starter_gguf: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    """Neither from the settings, which don't name its folder, nor from a program."""
+    (tmp_path / "mine.gguf").symlink_to(starter_gguf)
+    (tmp_path / "copy.gguf").write_bytes(starter_gguf.read_bytes())
+    for name in ("mine.gguf", "copy.gguf"):
+        assert models("show", str(tmp_path / name)) == 0
+        assert "from" not in dict(line.split("\t", 1) for line in capsys.readouterr().out.splitlines())
+        assert models("show", str(tmp_path / name), "--json") == 0
+        assert json.loads(capsys.readouterr().out)["from"] == ""
 
 
 def test_show_says_where_it_came_from(pulled: Path, capsys: Captured) -> None:
