@@ -20,6 +20,7 @@ import typer.core
 from typer.exceptions import TyperException
 
 from edgechat.cli import failures
+from edgechat.cli.help_types import in_words
 from edgechat.cli.output import json_objects
 from edgechat.errors import ExitCode, UsageError
 
@@ -115,6 +116,7 @@ def load_command(name: str) -> Any:
     module_app._add_completion = False
     loaded = typer.main.get_command(module_app)
     loaded.name = name
+    in_words(loaded)
     return loaded
 
 

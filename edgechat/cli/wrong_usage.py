@@ -7,6 +7,7 @@ from typing import Any
 from typer.exceptions import TyperException
 
 _NOT_ONE_OF = re.compile(r"(?:Value error, )?(?P<given>'.*') is not one of (?P<known>'.*')\.?")
+_FIRST = ("--offline", "--version")
 _WHOLE = ("valid integer", "valid int")
 _NUMBER = (*_WHOLE, "valid number", "less than or equal", "greater than or equal", "finite number")
 
@@ -39,9 +40,15 @@ def _in_words(error: TyperException) -> str:
         return f"{found[1]!r} is too much, no more words belong here"
     if found := re.fullmatch(r"Option '(.*)' requires an argument", message):
         return f"{found[1]} lacks its value"
-    if options := getattr(error, "possibilities", None):
-        return f"No such option: {getattr(error, 'option_name', '')}, did you mean {' or '.join(options)}"
-    return message
+    return _of_option(error) or message
+
+
+def _of_option(error: TyperException) -> str:
+    """What is wrong with an option that the command doesn't have; "" where that can't be said better."""
+    option, close = getattr(error, "option_name", ""), getattr(error, "possibilities", None)
+    if type(error).__name__ == "NoSuchOption" and option in _FIRST:
+        return f"{option} stands before the command, as in: edgechat {option} models ls"
+    return f"No such option: {option}, did you mean {' or '.join(close)}" if close else ""
 
 
 def _of_parameter(error: TyperException, parameter: Any) -> str:

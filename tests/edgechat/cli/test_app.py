@@ -127,6 +127,11 @@ def test_without_the_command_it_is_said_what_to_type(arguments, typed, capsys):
         (["ask", "--kv-type", "q5", "x"], "--kv-type 'q5': give f16, q8_0 or q4_0; see: edgechat ask"),
         (["ask", "--stop"], "--stop lacks its value; see: edgechat ask"),
         (["ask", "--jsn", "x"], "No such option: --jsn, did you mean --json; see: edgechat ask"),
+        (
+            ["models", "pull", "--offline", "x"],
+            "--offline stands before the command, as in: edgechat --offline models ls; "
+            "see: edgechat models pull",
+        ),
         (["models", "plan"], "MODEL is missing; see: edgechat models plan"),
         (["models", "plan", "--ctx"], "--ctx lacks its value; see: edgechat models plan"),
         (["doctor", "x", "y"], "'x y' is too much, no more words belong here; see: edgechat doctor"),
@@ -135,6 +140,13 @@ def test_without_the_command_it_is_said_what_to_type(arguments, typed, capsys):
 def test_a_wrong_option_is_told_in_words(arguments, line, capsys):
     assert main(arguments) == 2
     assert capsys.readouterr().err == f"edgechat: {line} --help\n"
+
+
+@pytest.mark.parametrize("command", ["ask", "chat", "quantize", "eval", "bench", "models plan"])
+def test_help_names_no_types_of_python(command, capsys):
+    assert main([*command.split(), "--help"]) == 0
+    page = capsys.readouterr().out
+    assert not [word for word in ("<int", "<str", "<float", "<list", "range>") if word in page]
 
 
 def test_a_command_that_lacks_its_verb_shows_its_page(capsys):
@@ -221,7 +233,10 @@ def test_help_imports_nothing_heavy_and_no_command():
     )
     heavy, commands = done.stderr.split("] ")
     assert heavy == "["
-    assert commands.strip() == "['edgechat.cli.app', 'edgechat.cli.failures', 'edgechat.cli.output']"
+    assert (
+        commands.strip()
+        == "['edgechat.cli.app', 'edgechat.cli.failures', 'edgechat.cli.help_types', 'edgechat.cli.output']"
+    )
 
 
 def test_the_module_can_be_run():
