@@ -1,6 +1,7 @@
 """Tables: laid out for a person, tab-separated for a pipe."""
 
 import sys
+import textwrap
 from collections.abc import Sequence
 
 from edgechat.cli.output import one_line
@@ -8,12 +9,15 @@ from edgechat.cli.output import one_line
 GAP = 2
 """Cells between columns, the last of them the frame's."""
 EDGES = 2
+NAME_AND_VALUE = 2
 LEAST = 14
 """Cells that the last column is left where others can go."""
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, spare: Sequence[str] = ()) -> None:
     """Print rows under heads; on a pipe, rows alone, their cells separated by tabs.
+
+    On a terminal too narrow for that, each row is a paragraph, with a line for each of its cells.
 
     Args:
         heads: of the columns. The first is what is typed elsewhere, and never broken.
@@ -32,10 +36,12 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, spare: Sequenc
 
     console = Console()
     shown, whole = fitting(heads, rows, spare, console.width - EDGES)
+    if not whole:
+        print("\n".join(paragraphs(heads, rows, console.width)))
+        return
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0), header_style="bold")
     for column in shown:
-        no_wrap = column == 0 or (whole and column != shown[-1])
-        grid.add_column(heads[column], overflow="fold", no_wrap=no_wrap)
+        grid.add_column(heads[column], overflow="fold", no_wrap=column != shown[-1])
     for row in rows:
         grid.add_row(*(Text(row[column]) for column in shown))
     console.print(grid)
@@ -54,6 +60,27 @@ def fitting(
         if head is not None:
             shown.remove(heads.index(head))
     return shown, False
+
+
+def paragraphs(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Lines of at most `width` cells, where words allow it: a row's first cell, and the others indented."""
+    lines: list[str] = []
+    for first, *others in rows:
+        if len(heads) == NAME_AND_VALUE:
+            lines += textwrap.wrap(f"{first}: {others[0]}", width, subsequent_indent="  ")
+            continue
+        lines += textwrap.wrap(first, width, break_long_words=False, break_on_hyphens=False)
+        for head, cell in zip(heads[1:], others, strict=True):
+            if cell:
+                lines += textwrap.wrap(
+                    f"{head}: {cell}" if head else cell,
+                    width,
+                    initial_indent="  ",
+                    subsequent_indent="    ",
+                    break_long_words=False,
+                    break_on_hyphens=False,
+                )
+    return lines
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> None:

@@ -1,6 +1,6 @@
 """Tables on terminals of any width."""
 
-from edgechat.cli.tables import fitting
+from edgechat.cli.tables import fitting, paragraphs
 
 HEADS = ("name", "size", "licence", "good for")
 ROWS = [("qwen3-4b", "2.5 GB", "apache-2.0", "all-round; reasons when asked")]
@@ -19,3 +19,22 @@ def test_spare_columns_go_one_after_the_other() -> None:
 
 def test_a_table_without_rows() -> None:
     assert fitting(HEADS, [], ("licence",), 80) == ([0, 1, 2, 3], True)
+
+
+def test_where_no_table_fits_each_row_is_a_paragraph() -> None:
+    assert paragraphs(HEADS, [*ROWS, ("b", "", "mit", "")], 24) == [
+        "qwen3-4b",
+        "  size: 2.5 GB",
+        "  licence: apache-2.0",
+        "  good for: all-round;",
+        "    reasons when asked",
+        "b",
+        "  licence: mit",
+    ]
+    assert paragraphs(
+        ("", "needs"), [("context", "188.7 MB"), ("weights, as in the file", "96.6 MB")], 24
+    ) == [
+        "context: 188.7 MB",
+        "weights, as in the file:",
+        "  96.6 MB",
+    ]
