@@ -15,7 +15,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         "Asking",
         (
             ("Enter", "send"),
-            ("Ctrl+J", "new line; also Shift+Enter, where the terminal tells it from Enter"),
+            ("Ctrl+J", "new line; also Alt+Enter and Shift+Enter, where the terminal sends them"),
             ("Up, Down", "earlier questions, from the first and last line"),
             ("Ctrl+U", "empty the prompt; Ctrl+Z brings it back"),
             ("Esc", "stop the answer"),

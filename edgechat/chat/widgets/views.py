@@ -8,7 +8,7 @@ from textual.widgets import Static
 
 from edgechat.chat.entries import Entry, Kind, Severity
 from edgechat.chat.plain import printable
-from edgechat.chat.styles import LINE
+from edgechat.chat.styles import LINE, MUTED
 from edgechat.chat.widgets.markdown import StreamingMarkdown
 from edgechat.history import Status
 
@@ -19,6 +19,8 @@ ENDINGS = {
     Status.PARTIAL: "cut short",
 }
 SUMMARY_TITLE = "The model goes on with its own summary of it:"
+LONGEST_SHOWN = 20_000
+"""Characters of a question that are shown at once; a megabyte takes seconds to draw."""
 SIGNS = {Severity.INFORMATION: "·", Severity.WARNING: "!", Severity.ERROR: "×"}
 
 
@@ -100,12 +102,36 @@ class EntryView(Vertical):
         await self.mount_all(self._marks)
 
 
+class QuestionText(Static):
+    """What the person said; of what is very long the beginning, and with a click all."""
+
+    def __init__(self, text: str) -> None:
+        """`text`: the question."""
+        super().__init__(classes="question--text")
+        self._text = printable(text).rstrip()
+        self._folded = len(self._text) > LONGEST_SHOWN
+
+    def render(self) -> Content:
+        """The beginning, or all."""
+        if not self._folded:
+            return Content(self._text)
+        n_more = len(self._text) - LONGEST_SHOWN
+        more = f"▸ {n_more:,} more character{'s' * (n_more != 1)}: a click shows all"
+        return Content.assemble(self._text[:LONGEST_SHOWN], "…\n", (more, MUTED))
+
+    def on_click(self) -> None:
+        """Unfold."""
+        if self._folded:
+            self._folded = False
+            self.refresh(layout=True)
+
+
 class QuestionView(EntryView):
     """What the person said, as they typed it."""
 
     def compose(self) -> ComposeResult:
         """The text."""
-        yield Static(Content(printable(self.entry.text).rstrip()), classes="question--text")
+        yield QuestionText(self.entry.text)
 
 
 class NoticeView(EntryView):

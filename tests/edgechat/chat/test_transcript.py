@@ -14,7 +14,7 @@ from edgechat.chat.events import State
 from edgechat.chat.plain import one_line, printable
 from edgechat.chat.widgets.markdown import StreamingMarkdown
 from edgechat.chat.widgets.transcript import CHUNK, MAX_LIVE, TAIL
-from edgechat.chat.widgets.views import EntryView
+from edgechat.chat.widgets.views import EntryView, QuestionText
 from edgechat.history import Status
 from tests.edgechat.chat.on_screen import screen_text
 
@@ -307,3 +307,20 @@ async def test_lines_end_where_they_were_ended(size: int) -> None:
                 "four",
             ]
             await page.show(VERSES)
+
+
+async def test_of_a_very_long_question_the_beginning_is_shown(make_app, store, wait_until) -> None:
+    conversation = store.create("Long", "Scripted-1B", "")
+    text = "\n".join(f"line {number} [bold]of[/] it" for number in range(5_000))
+    store.add(conversation.id, "user", text, status=Status.COMPLETE)
+    app = make_app(resume=conversation.id)
+    async with app.run_test(size=(80, 24)) as pilot:
+        more = f"▸ {len(text) - 20_000:,} more characters: a click shows all"
+        await wait_until(lambda: more in screen_text(app))
+        assert text[:20_000].split("\n")[-2] in screen_text(app)
+        transcript = app.chat.transcript
+        height = transcript.virtual_size.height
+        await pilot.click(QuestionText, offset=(5, transcript.live[0].size.height - 3))
+        await wait_until(lambda: transcript.virtual_size.height > 5_000 > height)
+        await wait_until(lambda: "line 4999 [bold]of[/] it" in screen_text(app))
+        assert more not in screen_text(app)
