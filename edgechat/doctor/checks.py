@@ -117,7 +117,7 @@ def check_disk() -> Finding:
     from edgechat import paths
 
     try:
-        folders = {"data": paths.data_dir(), "cache": paths.cache_dir()}
+        folders = {"data": paths.data_dir(), "cache": paths.cache_dir(), "logs": paths.log_dir()}
     except EdgechatError as error:
         return Finding("disk", "?", Severity.FAULT, str(error), "set EDGECHAT_HOME to a folder of yours")
     free = {name: shutil.disk_usage(folder).free for name, folder in folders.items()}

@@ -232,6 +232,12 @@ def test_an_old_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert finding.found == "Old, 2 cores (4 threads) for us, avx"
 
 
+def test_all_folders_are_named(edgechat_home: Path) -> None:
+    found = checks.check_disk().found
+    for name in ("data", "cache", "log"):
+        assert str(edgechat_home / name) in found
+
+
 def test_little_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type("usage", (), {"free": 5 * 10**6})
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
