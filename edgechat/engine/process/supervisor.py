@@ -200,11 +200,12 @@ class EngineSupervisor:
     def _restart(self, death: EngineCrashedError) -> None:
         """The process died: start another, unless it did so too often."""
         self._count(death)
+        if not self._running:  # else the request says it
+            then = "the next question starts it again" if self._given_up else "it was started again"
+            self._tell(f"{death}; {then}", warning=True)
         if self._given_up:
             self._enter(State.GIVEN_UP)
             return
-        if not self._running:  # else the request says it
-            self._tell(f"{death}; it was started again", warning=True)
         if self._starting is None:
             self._begin(self._pause_s())
 

@@ -121,6 +121,27 @@ async def test_three_deaths_in_a_row_are_safe_mode_and_three_more_the_end():
         assert engine.info.n_gpu_layers == -1
 
 
+async def test_giving_up_between_answers_is_told():
+    notes = []
+    async with supervised(on_note=notes.append) as engine:
+        await engine.start()
+        while engine.state is not State.GIVEN_UP:
+            pid = engine.pid
+            if engine.state is State.READY and pid is not None:
+                os.kill(pid, signal.SIGKILL)
+                while engine.pid == pid:
+                    await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)
+        assert notes == [
+            "the engine was killed (SIGKILL); it was started again",
+            SAFE_MODE_NOTE,
+            "the engine was killed (SIGKILL); the next question starts it again",
+        ]
+        assert engine.deaths == 6
+        await engine.start()
+        assert await answer(engine, "say hi") == "hi"
+
+
 async def test_an_answer_in_between_forgives_the_deaths():
     async with supervised() as engine:
         for _ in range(4):
