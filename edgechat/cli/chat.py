@@ -31,7 +31,7 @@ app = typer.Typer(rich_markup_mode=None)
 @app.command(epilog="F1 in the chat shows its keys. Conversations are saved as they are written.")
 def chat(
     model: Annotated[
-        str | None, typer.Argument(metavar="[MODEL]", help="Name or path; none: the settings' model.")
+        str | None, typer.Argument(metavar="MODEL", help="Name or path; none: the settings' model.")
     ] = None,
     *,
     system: Annotated[str | None, typer.Option(help="System prompt of new conversations.")] = None,

@@ -16,8 +16,16 @@ def in_words(command: Any) -> None:
         typers_own = parameter.display_type_rich
         is_option = any(one.startswith("-") for one in parameter.opts)
         parameter.display_type_rich = partial(_shown, typers_own, is_option)
+        if not is_option:
+            parameter.metavar = parameter.metavar or parameter.name.upper()
+            parameter.get_usage_pieces = partial(_without_braces, parameter.get_usage_pieces)
     for verb in getattr(command, "commands", {}).values():
         in_words(verb)
+
+
+def _without_braces(typers_own: Any, ctx: Any) -> list[str]:
+    """What is required, as every manual page writes it."""
+    return [piece.replace("{", "").replace("}", "") for piece in typers_own(ctx)]
 
 
 def _shown(typers_own: Any, is_option: bool, ctx: Any) -> str:

@@ -109,7 +109,7 @@ def show(
 
 @app.command("verify", short_help="Check that files are whole and safe to load.")
 def verify(
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Paths or names of models.")],
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help="Paths or names of models.")],
     load: Annotated[bool, typer.Option("--load", help="Load each in an engine of its own, too.")] = False,
     fast: Annotated[bool, typer.Option("--fast", help="Don't compute checksums again.")] = False,
     as_json: AsJsonOption = False,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def rm(
-    models: Annotated[list[str] | None, typer.Argument(metavar="[MODEL]...", help="Names or paths.")] = None,
+    models: Annotated[list[str] | None, typer.Argument(metavar="MODEL", help="Names or paths.")] = None,
     *,
     unfinished: Annotated[
         bool, typer.Option("--unfinished", help="Downloads that were not finished.")

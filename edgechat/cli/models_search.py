@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HEADS = ("pull it as", "weights", "download", "needs", "fits", "context", "licence", "draft", "good for")
 FITS = {Verdict.FITS: "yes", Verdict.WITH_SETTINGS: "with less context", Verdict.DOES_NOT: "no"}
 
-Words = Annotated[list[str] | None, typer.Argument(metavar="[WORDS]", help="All must be in a model's entry.")]
+Words = Annotated[list[str] | None, typer.Argument(metavar="WORDS", help="All must be in a model's entry.")]
 
 
 def search(

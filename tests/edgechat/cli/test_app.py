@@ -149,6 +149,19 @@ def test_help_names_no_types_of_python(command, capsys):
     assert not [word for word in ("<int", "<str", "<float", "<list", "range>") if word in page]
 
 
+def test_usage_is_written_as_in_manual_pages(capsys):
+    for command, usage in {
+        "quantize": "SOURCE",
+        "chat": "[MODEL]",
+        "models plan": "MODEL",
+        "models rm": "[MODEL]...",
+        "models verify": "FILE...",
+        "models search": "[WORDS]...",
+    }.items():
+        assert main([*command.split(), "--help"]) == 0
+        assert capsys.readouterr().out.startswith(f"Usage: edgechat {command} [OPTIONS] {usage}\n")
+
+
 def test_a_command_that_lacks_its_verb_shows_its_page(capsys):
     assert main(["models"]) == 2
     captured = capsys.readouterr()
