@@ -173,7 +173,10 @@ class ChatScreen(Screen[None]):
     @on(PromptArea.Sent)
     async def _sent(self, event: PromptArea.Sent) -> None:
         action = typed_action(event.text)
-        if action is not None:
+        if not event.text.strip():
+            if self.controller.status.state is State.UNAVAILABLE:
+                self.controller.start()
+        elif action is not None:
             self.controller.keep()
             await self.run_action(action.name)
         elif is_unknown_command(event.text):

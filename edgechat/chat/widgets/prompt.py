@@ -58,7 +58,7 @@ class PromptArea(TextArea):
     ]
 
     class Sent(Message):
-        """The person pressed Enter."""
+        """The person pressed Enter; what is typed may be nothing."""
 
         def __init__(self, text: str) -> None:
             super().__init__()
@@ -97,7 +97,7 @@ class PromptArea(TextArea):
         if text.strip():
             self.recall.add(text)
             self.clear()
-            self.post_message(self.Sent(text))
+        self.post_message(self.Sent(text))
 
     def give_back(self, text: str) -> None:
         """A text was not taken: put it before what was typed since."""

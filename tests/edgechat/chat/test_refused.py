@@ -172,6 +172,18 @@ async def test_leaving_without_a_model_answers_its_code(make_app, engine, wait_u
         await wait_until(lambda: "Ask anything" in screen_text(app))
 
 
+async def test_enter_alone_loads_again(make_app, engine, wait_until) -> None:
+    engine.loading = [ResourceError("not enough memory")]
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await wait_until(lambda: "Enter load again" in screen_text(app))
+        await pilot.press("enter")
+        await idle(app.controller, wait_until)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert (engine.starts, engine.requests) == (2, [])
+
+
 async def test_a_conversation_knows_the_file_of_its_model(engine, store, listener, wait_until) -> None:
     options = ChatOptions("Scripted-1B", model_path="/models/scripted.gguf")
     chat = ChatController(engine, store, options, listener)
