@@ -217,10 +217,7 @@ class ChatScreen(Screen[None]):
     def action_regenerate(self) -> None:
         """Answer the last question again."""
         if not self.controller.regenerate():
-            busy = self.controller.status.busy
-            self.app.notify(
-                "Still answering. Esc stops it." if busy else "There is no question yet.", timeout=3
-            )
+            self._say_why_not()
 
     def action_new(self) -> None:
         """Begin a conversation."""
@@ -233,8 +230,15 @@ class ChatScreen(Screen[None]):
             self.app.notify("The prompt has text already: send or delete that first.", timeout=4)
             return
         question = self.controller.edit()
-        if question is not None:
+        if question is None:
+            self._say_why_not()
+        else:
             self.prompt.area.fill(question)
+
+    def _say_why_not(self) -> None:
+        """Why the last question can't be edited or answered again now."""
+        busy = self.controller.status.busy
+        self.app.notify("Still answering. Esc stops it." if busy else "There is no question yet.", timeout=3)
 
     def action_copy_answer(self) -> None:
         """Copy the last answer."""
@@ -294,6 +298,7 @@ class ChatScreen(Screen[None]):
         """Delete this conversation, after a question."""
         conversation_id = self.controller.conversation_id
         if conversation_id is None:
+            self.app.notify("This conversation is not saved: there is nothing to delete.", timeout=3)
             return
         title = one_line(self.controller.status.title)
         question = ConfirmScreen(

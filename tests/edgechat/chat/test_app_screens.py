@@ -1,5 +1,6 @@
 """The screens above the chat, and the commands that lead there."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -134,6 +135,40 @@ async def test_the_palette_has_every_action(make_app, engine, wait_until) -> Non
         await wait_until(lambda: "New conversation" in screen_text(app))
         await pilot.press("enter")
         await wait_until(lambda: app.controller.entries == [])
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("/again", "There is no question yet."),
+        ("/edit", "There is no question yet."),
+        ("/copy", "There is no answer yet."),
+        ("/details", "There is no answer yet."),
+        ("/delete", "This conversation is not saved: there is nothing to delete."),
+    ],
+)
+async def test_what_cannot_be_done_yet_is_said(make_app, wait_until, command: str, words: str) -> None:
+    app = make_app()
+    async with app.run_test() as pilot:
+        await ready(app, wait_until)
+        await typed(pilot, command)
+        await pilot.press("enter")
+        await wait_until(lambda: [toast.message for toast in app._notifications] == [words])
+
+
+@pytest.mark.parametrize("key", ["ctrl+r", "f4"])
+async def test_what_cannot_be_done_in_mid_answer_is_said(make_app, engine, wait_until, key: str) -> None:
+    engine.script = [["Half", gate := asyncio.Event()]]
+    app = make_app()
+    async with app.run_test() as pilot:
+        await ready(app, wait_until)
+        app.controller.send("Tell me")
+        await wait_until(lambda: app.controller.last_answer == "Half")
+        await pilot.press(key)
+        words = "Still answering. Esc stops it."
+        await wait_until(lambda: [toast.message for toast in app._notifications] == [words])
+        gate.set()
+        await ready(app, wait_until)
 
 
 async def test_the_palette_says_the_keys(make_app, wait_until) -> None:
