@@ -8,7 +8,7 @@ import typer
 
 from edgechat.cli.options import AsJsonOption, QuietOption
 from edgechat.cli.output import json_object, note
-from edgechat.errors import NotFoundError
+from edgechat.errors import NotFoundError, UsageError
 from edgechat.units import bytes_text
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def pull(
 
     wanted = reference.parse(model)
     if isinstance(wanted, Path):
-        link(wanted, as_json=as_json)
+        link(str(wanted), as_json=as_json)
         return
     offline.require_network("pull a model")
     if draft:
@@ -62,7 +62,7 @@ def pull(
 
 
 def link(
-    path: Annotated[Path, typer.Argument(help="A GGUF file, or a folder of them.")],
+    path: Annotated[str, typer.Argument(help="A GGUF file, or a folder of them.")],
     *,
     name: Annotated[str, typer.Option(help="What to call it; none: as the file is called.")] = "",
     as_json: AsJsonOption = False,
@@ -70,7 +70,9 @@ def link(
     """Give a model that lies elsewhere a name here: a link, not a copy."""
     from edgechat.library.link import link as make_link
 
-    links = make_link(path.expanduser(), name)
+    if not path.strip():  # an unset variable is no folder to link all of
+        raise UsageError("the path is empty: give a GGUF file, or a folder of them")
+    links = make_link(Path(path).expanduser(), name)
     if as_json:
         json_object({"links": [{"path": str(one), "target": str(one.resolve())} for one in links]})
         return

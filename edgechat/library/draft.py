@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from edgechat.errors import EdgechatError
 from edgechat.library.local import ModelFile, list_models, model_name, parts_of
 from edgechat.library.resolve import resolve
 from edgechat.library.starter import find_starter
@@ -33,7 +34,10 @@ def draft_for(word: str, model: Path) -> tuple[str, bool]:
     if word in WORDS:
         return word, False
     if word != AUTO:
-        return str(resolve(word)), False
+        try:
+            return str(resolve(word)), False
+        except EdgechatError as error:
+            raise type(error)(f"the draft model: {error}") from error
     found = smaller_sibling(model)
     return ("ngram", False) if found is None else (str(found), True)
 

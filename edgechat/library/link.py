@@ -1,12 +1,13 @@
 """Gives a model that lies elsewhere a name in the models folder: a link, not a copy."""
 
 import os
+import shlex
 from pathlib import Path
 
 from edgechat import paths
 from edgechat.errors import NotFoundError, UnsupportedError, UsageError
-from edgechat.library.local import model_name, models_dir, parts_of
-from edgechat.library.places import gguf_files
+from edgechat.library.local import MAX_ENTRIES, model_name, models_dir, parts_of
+from edgechat.library.places import Search, TooManyFiles, gguf_files
 from models.verify import SPLIT_NAME, verify_gguf
 
 
@@ -27,9 +28,16 @@ def link(target: Path, name: str = "") -> list[Path]:
         BrokenModelFile, UnsupportedModel: it is no model that can be loaded.
     """
     if target.is_dir():
-        models = [path for path in gguf_files(target, 3) if _is_first(path)]
+        try:
+            models = [path for path in gguf_files(target, 3, Search(MAX_ENTRIES)) if _is_first(path)]
+        except TooManyFiles:
+            raise UsageError(
+                f"{target} holds too much to look through: name the models' own folder"
+            ) from None
         if not models and any(target.glob("*.safetensors")):
-            raise UnsupportedError(f"{target} is a checkpoint: run `edgechat quantize {target} --to gguf`")
+            raise UnsupportedError(
+                f"{target} is a checkpoint: run `edgechat quantize {shlex.quote(str(target))} --to gguf`"
+            )
         if not models:
             raise NotFoundError(f"no GGUF file in {target}: name a folder or file that holds a model")
         if name and len(models) > 1:

@@ -40,6 +40,8 @@ def parse(text: str) -> Wanted | Path:
         UsageError: it is none of these.
         NotFoundError: there is no such alias.
     """
+    if not text.strip():
+        raise UsageError("the name is empty: give an alias, OWNER/NAME or a path, as in qwen3-4b")
     path = Path(text).expanduser()
     if text.startswith(("/", "./", "../", "~")) or path.exists():
         return path

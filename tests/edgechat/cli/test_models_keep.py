@@ -37,6 +37,27 @@ def models(*arguments: str) -> int:
 
 
 @pytest.mark.parametrize("command", ["link", "pull"])
+def test_an_empty_name_is_not_the_folder_one_is_in(
+    command: str, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a shell's variable that was never set."""
+    write(tmp_path / "here.gguf", gguf())
+    monkeypatch.chdir(tmp_path)
+    assert models(command, "") == 2
+    assert "is empty: give" in capsys.readouterr().err
+    assert not models_dir().exists()
+
+
+def test_half_a_disk_is_not_linked(tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        write(tmp_path / f"{number}" / "m.gguf", gguf())
+    monkeypatch.setattr("edgechat.library.link.MAX_ENTRIES", 30)
+    assert models("link", str(tmp_path)) == 2
+    assert "holds too much to look through: name the models' own folder" in capsys.readouterr().err
+    assert not models_dir().exists()
+
+
+@pytest.mark.parametrize("command", ["link", "pull"])
 def test_a_file_is_linked(command: str, tmp_path: Path, capsys: Captured) -> None:
     path = write(tmp_path / "there" / "mine.gguf", gguf())
     assert models(command, str(path)) == 0

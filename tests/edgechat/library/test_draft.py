@@ -59,7 +59,7 @@ def test_words(tmp_path: Path, big: ModelFile) -> None:
     assert draft_for("auto", big.path) == ("ngram", False)
     small = model(tmp_path, "qwen2.5-0.5b", 500)
     assert draft_for(str(small.path), big.path) == (str(small.path), False)
-    with pytest.raises(NotFoundError, match="no model named 'qwne'"):
+    with pytest.raises(NotFoundError, match="the draft model: no model named 'qwne'"):
         draft_for("qwne", big.path)
 
 
