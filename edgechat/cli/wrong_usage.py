@@ -7,7 +7,7 @@ from typing import Any
 from typer.exceptions import TyperException
 
 _NOT_ONE_OF = re.compile(r"(?:Value error, )?(?P<given>'.*') is not one of (?P<known>'.*')\.?")
-_FIRST = ("--offline", "--version")
+_FIRST = {"--offline": "models ls", "--version": ""}
 _WHOLE = ("valid integer", "valid int")
 _NUMBER = (*_WHOLE, "valid number", "less than or equal", "greater than or equal", "finite number")
 
@@ -47,7 +47,7 @@ def _of_option(error: TyperException) -> str:
     """What is wrong with an option that the command doesn't have; "" where that can't be said better."""
     option, close = getattr(error, "option_name", ""), getattr(error, "possibilities", None)
     if type(error).__name__ == "NoSuchOption" and option in _FIRST:
-        return f"{option} stands before the command, as in: edgechat {option} models ls"
+        return f"{option} stands before the command, as in: edgechat {option} {_FIRST[option]}".rstrip()
     return f"No such option: {option}, did you mean {' or '.join(close)}" if close else ""
 
 
