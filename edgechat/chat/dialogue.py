@@ -83,12 +83,12 @@ class Dialogue:
         """Show a saved conversation, which was claimed."""
         entries = [from_saved(next(self._keys), m) for m in messages if m.role != "system"]
         if entries:
-            self._recorder.conversation = conversation
+            self._recorder.resume(conversation)
         else:
             self._recorder.forget()
         self._show(entries, conversation.system_prompt, conversation.title)
         unseen = [e.key for e in entries if (e.saved_id or 0) <= conversation.unseen_until]
-        self.set_unseen(unseen[-1] if unseen else None, conversation.summary)
+        self._show_unseen(unseen[-1] if unseen else None, conversation.summary)
         if entries and conversation.model not in ("", self._model):
             self.notice(f"This began with {conversation.model}; from here on {self._model} answers.")
 
@@ -224,12 +224,10 @@ class Dialogue:
 
     def set_unseen(self, key: int | None, summary: str = "") -> None:
         """The model no longer sees what is up to this entry, but a summary of it; None: it sees all."""
-        upto = [] if key is None else [e for e in self.entries if e.key <= key and e.kind is not Kind.NOTICE]
-        unseen = Unseen(upto[-1].key, len(upto), summary) if upto else Unseen(None)
-        if unseen != self._unseen:
-            self._unseen = unseen
-            self._recorder.set_unseen(upto[-1] if upto else None, unseen.summary)
-            self._announcer.tell(unseen)
+        before = self._unseen
+        last = self._show_unseen(key, summary)
+        if self._unseen != before:
+            self._recorder.set_unseen(last, self._unseen.summary)
 
     @property
     def unseen(self) -> Unseen:
@@ -237,6 +235,14 @@ class Dialogue:
         return self._unseen
 
     # --- inside
+
+    def _show_unseen(self, key: int | None, summary: str) -> Entry | None:
+        upto = [] if key is None else [e for e in self.entries if e.key <= key and e.kind is not Kind.NOTICE]
+        unseen = Unseen(upto[-1].key, len(upto), summary) if upto else Unseen(None)
+        if unseen != self._unseen:
+            self._unseen = unseen
+            self._announcer.tell(unseen)
+        return upto[-1] if upto else None
 
     def _show(self, entries: list[Entry], system_prompt: str, title: str) -> None:
         self.entries = entries

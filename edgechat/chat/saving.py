@@ -42,6 +42,11 @@ class Recorder:
         self._hidden.clear()
         self._claims.release()
 
+    def resume(self, conversation: Conversation) -> None:
+        """Go on with a saved conversation, which was claimed."""
+        self.conversation = conversation
+        self._hidden.clear()
+
     def claim(self, conversation: Conversation) -> None:
         """Keep other apps from going on with a saved conversation.
 

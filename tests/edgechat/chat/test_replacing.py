@@ -207,6 +207,26 @@ async def test_what_cannot_be_saved_takes_no_place(chat, engine, store, wait_unt
     assert talk(chat) == kept(chat) == ["Uno", "2", "Two", "3"]
 
 
+async def test_what_was_not_replaced_stays_when_another_conversation_is_shown(
+    chat, engine, store, wait_until
+) -> None:
+    await ready(chat, wait_until)
+    engine.script = [["1"], ["2"], ["3"], ["4"]]
+    await ask(chat, wait_until, "One")
+    first = chat.conversation_id
+    await chat.new()
+    await ask(chat, wait_until, "Two")
+    second = chat.conversation_id
+    refuse_to_save(store, "%")
+    chat.edit()
+    await ask(chat, wait_until, "Due")
+    store._database.connection.execute("DROP TRIGGER full")
+    await chat.resume(first)
+    await ask(chat, wait_until, "And then?")
+    assert kept(chat) == ["One", "1", "And then?", "4"]
+    assert [row[1] for row in saved(store, second)] == ["Two", "2"]
+
+
 async def test_a_conversation_is_saved_anew_whole_or_not_at_all(chat, store, wait_until) -> None:
     await ready(chat, wait_until)
     await ask(chat, wait_until, "One")

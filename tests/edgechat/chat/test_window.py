@@ -89,8 +89,10 @@ async def test_it_is_saved_with_the_conversation(  # noqa: PLR0917
     store = HistoryStore(history_path)
     again = ChatController(engine, store, options, listener)
     listener.events.clear()
+    used = store.get(number).updated
     await again.resume(number)
     assert heard(listener) == [(again.entries[1].key, 2)]
+    assert store.get(number).updated == used, "looking at it is no use of it"
     assert (again.status.n_pinned, again.status.n_context) == (5, chat.status.n_context)
     await again.new()
     assert again.status.n_pinned == 0
