@@ -210,7 +210,7 @@ def test_a_prompt_is_asked_for_on_a_terminal(monkeypatch, capfd):
 def test_a_broken_setting_is_one_line(model, capfd):
     paths.config_file().write_text("[engine]\nctx = 'x'\n")
     assert main(["ask", model, "hi"]) == 2
-    assert "config.toml, line 2: engine.ctx: expected" in capfd.readouterr().err
+    assert "config.toml, line 2: engine.ctx: give a whole number" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
