@@ -66,7 +66,9 @@ def _left(status: ChatStatus, detail: int | None, frame: int | None) -> Content:
         parts.append((f"{status.tokens_per_s:.1f} tok/s", MUTED))
     drafting = status.speculation
     if drafting is not None and drafting.accepted and not drafting.reason and detail >= 2:
-        parts.append((f"×{drafting.speedup:.1f}", MUTED))
+        gain = f"×{drafting.speedup:.1f}"
+        if gain != "×1.0":
+            parts.append((gain, MUTED))
     if status.ttft_s is not None and detail >= 1:
         words = " to first token" if detail >= 4 else ""
         parts.append((f"{status.ttft_s:.2f} s{words}", MUTED))

@@ -1,5 +1,8 @@
 """The status line at every width."""
 
+from dataclasses import replace
+
+import msgspec
 import pytest
 
 from edgechat.chat.events import ChatStatus, State
@@ -75,6 +78,9 @@ def test_says_what_drafting_did() -> None:
     status = ChatStatus(State.IDLE, model="m", tokens_per_s=20.0, speculation=helped)
     assert "20.0 tok/s   ×1.8 " in status_line(status, 100).plain
     assert "×" not in status_line(status, 10).plain
+    status = replace(status, speculation=msgspec.structs.replace(helped, speedup=1.04))
+    assert "20.0 tok/s  " in status_line(status, 100).plain
+    assert "×" not in status_line(status, 100).plain
     plain = Speculation(
         steps=44,
         tokens=44,
