@@ -106,14 +106,20 @@ class Output:
         self.config = config
         self.norm = RMSNorm(norm, config.norm_eps, adds_one=config.layout.norm_adds_one)
         self.head = head
+        self._piece: torch.Tensor | None = None
+        """Of the matrix in float32, always in the same place: pieces that come and go leave holes."""
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Of float32 [..., D]: float32 [..., V]. The matrix is made float32 in pieces."""
+    def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Of float32 [..., D]: float32 [..., V], in `out` if it is given. The matrix is made float32 in
+        pieces."""
         x = self.norm(hidden)
-        logits = torch.empty((*x.shape[:-1], self.head.shape[0]), device=x.device)
-        for start in range(0, self.head.shape[0], VOCABULARY_CHUNK):
-            stop = start + VOCABULARY_CHUNK
-            rows = self.head[start:stop].to(x.device, torch.float32)
+        n_vocab, width = self.head.shape
+        logits = torch.empty((*x.shape[:-1], n_vocab), device=x.device) if out is None else out
+        if self._piece is None:
+            self._piece = torch.empty((min(VOCABULARY_CHUNK, n_vocab), width), device=x.device)
+        for start in range(0, n_vocab, VOCABULARY_CHUNK):
+            stop = min(start + VOCABULARY_CHUNK, n_vocab)
+            rows = self._piece[: stop - start].copy_(self.head[start:stop])
             logits[..., start:stop] = torch.nn.functional.linear(x, rows)
         if self.config.logits_divisor != 1:
             logits /= self.config.logits_divisor

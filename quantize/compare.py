@@ -138,17 +138,19 @@ def compare(
     outputs = [Decoder(weights, device).output() for weights in (source, result)]
     scores = (Perplexity(), Perplexity())
     divergences, agreed = [], 0
-    step = max(16, SCORED_LOGITS // source.config.vocab_size)
+    n_vocab = source.config.vocab_size
+    step = max(16, SCORED_LOGITS // n_vocab)
+    # The largest numbers of a comparison: in one place, for pieces that come and go leave holes.
+    rooms = [torch.empty((step, n_vocab), device=device) for _ in outputs]
     for start in range(0, len(wanted), step):
         part = slice(start, start + step)
-        logs = [
-            torch.log_softmax(output.logits(row[part].to(device)), dim=-1)
-            for output, row in zip(outputs, rows, strict=True)
-        ]
-        p, q = logs
+        p, q = (
+            _log_softmax_(output.logits(row[part].to(device), out=room[: len(row[part])]))
+            for output, row, room in zip(outputs, rows, rooms, strict=True)
+        )
         scores = (scores[0] + _scored(p, wanted[part]), scores[1] + _scored(q, wanted[part]))
         agreed += int((p.argmax(-1) == q.argmax(-1)).sum())
-        torch.sub(p, q, out=q)  # in place: these are the largest numbers of a comparison
+        torch.sub(p, q, out=q)
         divergences.append(p.exp_().mul_(q).sum(-1).double().clamp(min=0).cpu())
         told(0.8 + 0.2 * min(1.0, (start + step) / len(wanted)))
     divergence = torch.cat(divergences)
@@ -161,6 +163,11 @@ def compare(
         n_tokens=len(wanted),
         window=length,
     )
+
+
+def _log_softmax_(logits: torch.Tensor) -> torch.Tensor:
+    """In place, of [T, V]."""
+    return logits.sub_(logits.logsumexp(-1, keepdim=True))
 
 
 def _scored(logs: torch.Tensor, wanted: torch.Tensor) -> Perplexity:
