@@ -63,6 +63,42 @@ def test_what_is_stored_is_never_worse() -> None:
     assert bool((gained[kept] == 0).all())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_of_many_groups_on_two_threads(dtype: torch.dtype) -> None:
+    """Rows of 4,864 columns in groups of 32, as Qwen2.5-0.5B has them, but for narrower groups."""
+    n, k, group = 8, 1216, 8
+    generator = torch.Generator().manual_seed(6)
+    weight = torch.randn(n, k, generator=generator, dtype=torch.float64)
+    inputs = torch.randn(2 * k, k, generator=generator, dtype=torch.float64)
+    hessian = inputs.T @ inputs / len(inputs)
+    groups = torch.arange(k) // group
+    scales = weight.abs().view(n, -1, group).amax(2) / 7
+    steps = torch.round(weight / scales[:, groups]).clamp(-8, 7)
+    steps[3, :group] = 0  # for which any scale is as good
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        found, gained = refit(
+            *(one.to(dtype) for one in (weight, steps, scales)),
+            groups,
+            hessian.to(dtype),
+            damping=0.01,
+            store=lambda s: s,
+        )
+    finally:
+        torch.set_num_threads(threads)
+    root = np.linalg.cholesky(hessian.numpy() + 0.01 * np.eye(k))
+    tolerance = 1e-8 if dtype is torch.float64 else 1e-4
+    for row in range(n):
+        parts = np.zeros((k // group, k))
+        parts[groups.numpy(), np.arange(k)] = steps[row].numpy()
+        wanted = np.linalg.lstsq((parts @ root).T, weight[row].numpy() @ root, rcond=None)[0]
+        if row == 3:
+            wanted[0] = scales[3, 0]
+        np.testing.assert_allclose(found[row].numpy(), wanted, rtol=tolerance)
+    assert bool((gained > 0).all())
+
+
 def test_nothing_to_fit() -> None:
     """Groups of zeros, a Hessian of zeros and NaN keep their scales."""
     weight, hessian = problem(4)
