@@ -82,8 +82,8 @@ class _Fit:
             right[:, g] = (part * of_error[:, own]).sum(1)
             damped[:, g] = self.damping * part.square().sum(1)
             damped_right[:, g] = self.damping * (part * error[:, own]).sum(1)
-        # A group of nothing but zeros keeps its scale. Not by LU: with MKL on two threads, torch's batched one
-        # gave wrong pivots for 152 groups.
+        # A group of nothing but zeros keeps its scale. Cholesky, also because torch's batched LU gave wrong
+        # pivots for 152 groups, with MKL on two threads.
         damped += (normal.diagonal(dim1=1, dim2=2) + damped == 0).to(damped.dtype)
         factor, failed = torch.linalg.cholesky_ex(normal + torch.diag_embed(damped))
         solution = torch.cholesky_solve((right + damped_right)[..., None], factor)[..., 0]
