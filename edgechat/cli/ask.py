@@ -204,4 +204,6 @@ def _read_stdin() -> str:
     data = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
     if len(data) > MAX_INPUT_BYTES:
         raise UsageError(f"standard input is longer than {MAX_INPUT_BYTES >> 20} MiB: give a part of it")
+    if (at := data.find(0)) >= 0:  # as git tells them from texts
+        raise UsageError(f"standard input is no text (byte {at + 1} is 0): convert it to UTF-8 first")
     return data.decode("utf-8", "replace")

@@ -57,17 +57,23 @@ def chat(
 ) -> None:
     """Talk to a model in the terminal."""
     import asyncio
+    import os
     import sys
 
     from edgechat import paths, settings
     from edgechat.engine.process.state_files import states_dir
-    from edgechat.errors import UsageError
+    from edgechat.errors import UnsupportedError, UsageError
     from edgechat.history import open_history
     from edgechat.library.local import model_name
+    from edgechat.terminals import is_dumb
     from models.verify import verify_gguf
 
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
         raise UsageError('the chat needs a terminal; in pipes and scripts use `edgechat ask "..."`')
+    if is_dumb(os.environ):
+        raise UnsupportedError(
+            f"TERM is {os.environ['TERM']!r}, which can't show the chat: use another one, or `edgechat ask`"
+        )
     if theme not in (None, "dark", "light"):
         raise UsageError(f"theme {theme!r}: give dark or light")
     if go_on and resume is not None:

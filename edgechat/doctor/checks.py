@@ -15,6 +15,7 @@ from edgechat.doctor.library import check_models, check_offline
 from edgechat.doctor.llama import Build, check_llama
 from edgechat.doctor.preferences import check_settings
 from edgechat.errors import EdgechatError
+from edgechat.terminals import is_dumb
 from edgechat.units import bytes_text
 
 ENOUGH_MEMORY = 512 * 2**20
@@ -164,7 +165,7 @@ def check_terminal() -> Finding:
         "inside": inside,
         "clipboard": copying,
     }
-    if kind in ("dumb", "unknown"):
+    if is_dumb({"TERM": kind}):
         return Finding(
             "terminal",
             found,

@@ -38,7 +38,13 @@ STORY = "Tell me a very long story about the sea, with many ships."
 class Terminal:
     """The app in a pseudo-terminal, and what it draws."""
 
-    def __init__(self, home: Path, *options: str, program: tuple[str, ...] = ("-m", "edgechat")) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *options: str,
+        program: tuple[str, ...] = ("-m", "edgechat"),
+        term: str = "xterm-256color",
+    ) -> None:
         self.database = home / "data" / "history.db"
         self.master, self._slave = pty.openpty()
         fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
@@ -48,7 +54,7 @@ class Terminal:
             stdin=self._slave,
             stdout=self._slave,
             stderr=self._slave,
-            env={**os.environ, "EDGECHAT_HOME": str(home), "TERM": "xterm-256color"},
+            env={**os.environ, "EDGECHAT_HOME": str(home), "TERM": term},
             start_new_session=True,
         )
         self._screen = pyte.Screen(COLUMNS, ROWS)
@@ -337,6 +343,16 @@ def test_a_bug_of_ours_in_mid_answer(open_terminal) -> None:
     assert "action_help" in trace.read_text() or "crash" in trace.read_text()
     assert engine is not None
     wait_for_the_end_of(engine)
+
+
+@pytest.mark.parametrize("kind", ["dumb", "unknown", "DUMB"])
+def test_a_terminal_that_cannot_move_its_cursor_is_refused(open_terminal, kind: str) -> None:
+    terminal = open_terminal(term=kind)
+    assert terminal.wait() == 6
+    said = f"edgechat: TERM is '{kind}', which can't show the chat"
+    terminal.close()
+    assert terminal.output.decode().startswith(said)
+    assert b"\x1b" not in terminal.output
 
 
 def test_what_is_typed_before_the_app_is_drawn_is_not_lost(open_terminal) -> None:

@@ -170,10 +170,18 @@ def test_an_empty_pipe_adds_nothing(piped, model, capfd):
     assert capfd.readouterr().out == "Look:\n"
 
 
-def test_a_pipe_of_no_text_does_not_hurt(piped, model, capfd):
-    piped(b"\xff\x00\xfe")
+def test_a_pipe_of_another_encoding_does_not_hurt(piped, model, capfd):
+    piped(b"\xff\xfe")
     assert main(["ask", model, "say it:", "-t", "0"]) == 0
     assert "�" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["say it:"], ["-"]])
+def test_a_pipe_of_binary_data_is_refused(piped, model, capfd, arguments):
+    piped("UTF-16, say".encode("utf-16-le"))
+    assert main(["ask", model, *arguments]) == 2
+    message = "edgechat: standard input is no text (byte 2 is 0): convert it to UTF-8 first\n"
+    assert capfd.readouterr() == ("", message)
 
 
 @pytest.mark.parametrize(
