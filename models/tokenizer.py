@@ -21,6 +21,11 @@ MAX_TEMPLATE_BYTES = 2**20
 SPECIAL = ("bos", "eos", "unk", "sep", "pad", "mask")
 
 
+def is_in(folder: Path) -> bool:
+    """Whether there is a tokenizer for `read`, sound or not."""
+    return any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model"))
+
+
 def read(folder: Path, vocab_size: int) -> Vocabulary:
     """The vocabulary of a checkpoint.
 

@@ -200,7 +200,11 @@ def summary(result: "LayerResult") -> None:
 
 
 def try_it(path: Path, *, is_plain: bool) -> str:
-    """What to type next; `is_plain`: the model continues texts, and answers no questions."""
+    """What to do next; `is_plain`: the model continues texts, and answers no questions."""
+    from models import tokenizer
+
+    if path.is_dir() and not tokenizer.is_in(path):
+        return f"note: the source has no tokenizer: before you talk to {path}, put its tokenizer.json there"
     rest = '--raw "The sky is blue because"' if is_plain else '"Why is the sky blue?"'
     return f"Try it: edgechat ask {shlex.quote(str(path))} {rest}"
 
