@@ -48,5 +48,9 @@ def family_of(raw: Mapping[str, Any], where: object) -> Family:
     for family in FAMILIES:
         if any(name in family.architectures for name in names):
             return family
-    what = ", ".join(names) or f"model_type {raw.get('model_type')!r} without architectures"
-    raise UnsupportedModel(f"{where}: {what} is not supported; supported are {known_families()}")
+    if not names:
+        raise UnsupportedModel(
+            f'{where} has no "architectures", and model_type {raw.get("model_type")!r} alone is not enough: '
+            f"add the one in brackets, where the model is of {known_families()}"
+        )
+    raise UnsupportedModel(f"{where}: {', '.join(names)} is not supported; supported are {known_families()}")
