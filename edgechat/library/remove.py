@@ -40,11 +40,13 @@ def plan_removal(model: ModelFile) -> Removal:
     """What would go, and what that frees.
 
     Raises:
-        UsageError: it is installed as a package.
+        UsageError: it is installed as a package, or is no model but some file that was named by its path.
     """
     if model.program is Program.PACKAGE:
         name = PACKAGE.replace("_", "-")
         raise UsageError(f"{model.name} is a package: remove it with `pip uninstall {name}`")
+    if model.program is Program.NONE and not _is_gguf(model.path):
+        raise UsageError(f"{model.path} is no GGUF file: delete it yourself, if you mean that one")
     parts = parts_of(model.path)
     if model.program is Program.OLLAMA:
         return _ollama(model)
@@ -133,6 +135,14 @@ def _ollama(model: ModelFile) -> Removal:
         warning=_linked_from((model.path,)),
         users=users_of((model.path,)),
     )
+
+
+def _is_gguf(path: Path) -> bool:
+    """By its name, should it be damaged, or by its first bytes."""
+    if path.suffix.lower() == ".gguf":
+        return True
+    with path.open("rb") as file:
+        return file.read(4) == b"GGUF"
 
 
 def _lonely_blob(link: Path) -> Path | None:

@@ -188,6 +188,22 @@ def test_the_persons_own_files_need_force(tmp_path: Path, capsys: Captured) -> N
     assert path.exists()
 
 
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_what_is_no_model_is_not_removed(tmp_path: Path, capsys: Captured, force: list[str]) -> None:
+    path = tmp_path / "holiday.jpg"
+    path.write_bytes(b"\xff\xd8\xff\xe0 and so on")
+    assert models("rm", str(path), "--yes", *force) == 2
+    assert f"edgechat: {path} is no GGUF file: delete it yourself" in capsys.readouterr().err
+    assert path.exists()
+
+
+@pytest.mark.parametrize("name", ["mine.gguf", "sha256-0123"])
+def test_the_persons_own_files_go_with_force(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / name, gguf())
+    assert models("rm", str(path), "--yes", "--force") == 0
+    assert not path.exists()
+
+
 def test_ollamas_models_need_force(home: Path, capsys: Captured) -> None:
     folder = home / ".ollama" / "models"
     first = ollama(folder, "library/x/1", A, C)
