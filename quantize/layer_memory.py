@@ -26,13 +26,13 @@ CHUNK_BYTES = 16 * 2**20
 """Of rows that are read at once."""
 SCORED_BYTES = 4 * 2**22
 """Of the logits of each model that are compared at once."""
-SCORED_COPIES = 5.0
-"""Of them at once, and what lies between them."""
+SCORED_COPIES = 4.0
+"""Of them at once: those of both models, and what lies between them."""
 HEAD_CHUNK = 8192
 """Rows of the output matrix that are in float32."""
-HELD_BACK = 64 * 10**6
-"""Freed memory that stays with the process all the same, at most."""
-RANGES = 130 * 10**6
+HOLES = 55 * 10**6
+"""Freed memory that stays with the process while samples go through layers: 25 MB more or less, by chance."""
+RANGES = 35 * 10**6
 """What AWQ's search for ranges holds at once: `quantize.methods.ranges`."""
 SAMPLE_TOKENS = 512
 """Of each input, that W8A8 keeps: `quantize.methods.sampling`."""
@@ -104,17 +104,17 @@ def memory_of(config: "ModelConfig", layer: Shapes, itemsize: int, work: Work) -
     solving = _solving(layer, work.recipe)
     batch = _batch(config, layer, max(BATCH_TOKENS, work.length)) if work.tokens else 0
     packed = dense * work.recipe.bits // 32
-    layers = base + KERNELS + dense + packed + looks + max(solving, batch, CHUNK_BYTES)
+    holes = HOLES if work.tokens else 0
+    layers = base + KERNELS + holes + dense + packed + looks + max(solving, batch, CHUNK_BYTES)
     comparing = 0
     if work.evaluated:
-        held = min(HELD_BACK, (layers - base - KERNELS) // 2)
         compared = 2 * 4 * work.evaluated * hidden
         largest = max(4 * n * k for n, k in layer.values())
         running = dense + 2 * largest + _batch(config, layer, BATCH_TOKENS)
         heads = 2 * itemsize * config.vocab_size * hidden + 2 * 4 * HEAD_CHUNK * hidden
         scored = max(SCORED_BYTES, 16 * 4 * config.vocab_size)
         scoring = compared // 2 + heads + int(SCORED_COPIES * scored)
-        comparing = base + KERNELS + held + compared + max(running, scoring)
+        comparing = base + KERNELS + compared + max(running, scoring)
     return Memory(
         reading=LIBRARIES + int(TOKENIZER_READ * work.tokenizer_bytes),
         writing=base + SAMPLER + work.own_text if work.own_text else 0,
