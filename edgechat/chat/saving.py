@@ -22,7 +22,7 @@ class Recorder:
 
     A conversation gets its row with its first message. Where another program deleted it meanwhile, all of it
     is saved anew, and `on_trouble` hears of that. Where nothing can be saved, the chat goes on and
-    `on_trouble` hears of it, once.
+    `on_trouble` hears of it, once, and of the first message that can be saved again.
     """
 
     def __init__(self, store: HistoryStore, on_trouble: Callable[[str], None], model_path: str = "") -> None:
@@ -103,7 +103,7 @@ class Recorder:
             if self.conversation is not None:
                 missing = [e for e in entries if e.saved_id is None]
                 try:
-                    return self._add(self.conversation, missing, title)
+                    return self._done(self._add(self.conversation, missing, title))
                 except ConversationGone:
                     self._gone()
             with self.store.together():
@@ -113,7 +113,7 @@ class Recorder:
                 saved = self._add(conversation, entries, None)
             self.conversation = conversation
             self._claims.claim(conversation.id)
-            return saved
+            return self._done(saved)
         except HistoryError as error:
             self._report(error)
             return [entry]
@@ -262,6 +262,13 @@ class Recorder:
             yield
         except HistoryError as error:
             self._report(error)
+
+    def _done(self, saved: list[Entry]) -> list[Entry]:
+        """What was saved, told where that could not be taken for granted."""
+        if self._troubled:
+            self._troubled = False
+            self._on_trouble("Saving works again.")
+        return saved
 
     def _report(self, error: HistoryError) -> None:
         if not self._troubled:

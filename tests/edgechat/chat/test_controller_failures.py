@@ -6,6 +6,7 @@ from edgechat.chat.entries import Kind, Severity
 from edgechat.chat.events import State
 from edgechat.engine.process.messages import Refused
 from edgechat.errors import EngineCrashedError
+from edgechat.history import HistoryError
 from tests.edgechat.chat.turns import agrees, ask, ready, saved, texts
 
 CRASH = EngineCrashedError("the engine was killed (signal 9): ask again, it starts anew")
@@ -134,3 +135,23 @@ async def test_a_bug_in_an_answer_costs_that_answer(chat, engine, wait_until) ->
     assert "report" in chat.entries[-1].text
     await ask(chat, wait_until, "Again")
     assert texts(chat, Kind.ASSISTANT) == ["a", "fine"]
+
+
+async def test_that_saving_works_again_is_told(chat, engine, store, wait_until, monkeypatch) -> None:
+    """And what was not saved until then is."""
+
+    def full(*_: object, **__: object) -> None:
+        raise HistoryError("the disk is full")
+
+    await ready(chat, wait_until)
+    engine.script = [["1"], ["2"], ["3"]]
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "add", full)
+        await ask(chat, wait_until, "One")
+        await ask(chat, wait_until, "Two")
+    await ask(chat, wait_until, "Three")
+    assert texts(chat, Kind.NOTICE) == [
+        "the disk is full. What follows may not be saved.",
+        "Saving works again.",
+    ]
+    assert [row[1] for row in saved(store, chat.conversation_id)] == ["One", "1", "Two", "2", "Three", "3"]
