@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
-ROWS = 2**22
-"""Elements of integers that are looked at at once."""
+AT_ONCE = 2**22
+"""Elements of the integers, and of the systems of equations, that are looked at at once."""
 FAR = 2.0
 """A scale that would change by more than this factor is not trusted."""
 
@@ -47,7 +47,7 @@ def refit(
     n, k = weight.shape
     columns = [(groups == g).nonzero()[:, 0] for g in range(scales.shape[1])]
     fit = _Fit(groups, columns, hessian, damping, store)
-    step = max(1, ROWS // k)
+    step = max(1, AT_ONCE // max(k, len(columns) ** 2))
     parts = [
         fit(*(one[start : start + step] for one in (weight, steps, scales))) for start in range(0, n, step)
     ]
