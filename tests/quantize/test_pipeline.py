@@ -275,7 +275,7 @@ def test_errors_of_ours_are_of_two_families(tmp_path: Path) -> None:
     with pytest.raises(BrokenModelFile, match="not a model: give a GGUF file"):
         run(Request(tmp_path / "x.txt", F16, tmp_path / "out.gguf"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match="empty has no weights .*: download the rest"):
+    with pytest.raises(FileNotFoundError, match=r"empty has no weights .*: download the rest"):
         run(Request(tmp_path / "empty", F16, tmp_path / "out.gguf"))
     assert issubclass(BadRequest, QuantizeError)
 
