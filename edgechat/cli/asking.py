@@ -103,16 +103,10 @@ class Drafts(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, said: Speculation) -> "Drafts":
         """As the engine says it, without what says nothing of this answer."""
-        return cls(
-            steps=said.steps,
-            tokens=said.tokens,
-            drafted=said.drafted,
-            accepted=said.accepted,
-            tokens_per_step=said.tokens_per_step,
-            speedup=said.speedup if said.drafted else None,
-            predicted=said.predicted if said.drafted else None,
-            reason=said.reason,
-        )
+        figures = msgspec.structs.asdict(said)
+        if not said.drafted:
+            figures |= {"speedup": None, "predicted": None}
+        return cls(**figures)
 
 
 class Failure(msgspec.Struct, frozen=True):
