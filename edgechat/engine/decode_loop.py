@@ -118,7 +118,7 @@ class DecodeLoop:
                 self._tell(turn.prefilled(now))
             if chunk.logits is not Wanted.NONE:
                 turn.answering = True
-                rows = logits[row : row + chunk.n_rows]
+                rows = logits if len(shares) == 1 else logits[row : row + chunk.n_rows]
                 row += chunk.n_rows
                 self._sample(turn, rows, now, started if len(shares) == 1 else None, learn=goes_on)
         if self._drafter is not None and n_decode and not n_prefill:

@@ -14,7 +14,7 @@ from edgechat.engine.stop import StopStrings
 from edgechat.engine.visible import Visible
 from edgechat.records import FinishReason, Timings
 
-DELTA_S = 0.025
+DELTA_S = 0.05
 """Shortest time between two deltas: each one wakes the app, which takes a core from the model."""
 PREFILLED_S = 0.1
 """Shortest time between two reports of progress."""

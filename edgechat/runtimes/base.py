@@ -47,7 +47,9 @@ class Chunk:
     @property
     def n_rows(self) -> int:
         """Rows of logits that this chunk gives."""
-        return {Wanted.ALL: len(self.tokens), Wanted.LAST: 1, Wanted.NONE: 0}[self.logits]
+        if self.logits is Wanted.ALL:
+            return len(self.tokens)
+        return 0 if self.logits is Wanted.NONE else 1
 
 
 class ContextFull(Exception):

@@ -1,6 +1,7 @@
 """The chat itself: transcript, prompt and status line."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import ClassVar
@@ -34,7 +35,16 @@ from edgechat.chat.widgets.welcome import Example, Welcome
 from edgechat.errors import EdgechatError
 
 FRAME_S = 1 / 20
-"""Pieces of an answer are drawn this often; Textual's Markdown keeps up with no more."""
+"""Pieces of an answer are drawn this often at most; Textual's Markdown keeps up with no more."""
+LONGEST_FRAME_S = 1 / 5
+"""And at least so often."""
+DRAWING_SHARE = 1 / 8
+"""Of a core that drawing may take: the model needs them all."""
+
+
+def pause_after(spent_s: float) -> float:
+    """Seconds to wait before what comes next is drawn, where the last drawing took `spent_s` of CPU time."""
+    return min(max(spent_s / DRAWING_SHARE, FRAME_S), LONGEST_FRAME_S)
 
 
 class ChatScreen(Screen[None]):
@@ -104,9 +114,11 @@ class ChatScreen(Screen[None]):
 
     @work(group="events")
     async def _show_events(self) -> None:
+        pause = FRAME_S
         while True:
             await self._news.wait()
             self._news.clear()
+            before = time.thread_time()
             events = merged(self._waiting)
             self._waiting.clear()
             for event in events:
@@ -117,7 +129,9 @@ class ChatScreen(Screen[None]):
                         raise
                     return  # the app is ending
             self._show_hint()
-            await asyncio.sleep(FRAME_S)
+            await asyncio.sleep(pause)
+            spent = time.thread_time() - before  # Textual lays out and draws while this sleeps
+            pause = pause_after(spent)
 
     async def _show(self, event: ChatEvent) -> None:
         if isinstance(event, StatusChanged):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from edgechat.chat.appearance import DARK, LIGHT
+from edgechat.chat.screens.chat import pause_after
 from edgechat.chat.screens.help import HelpScreen
 from edgechat.errors import EngineCrashedError, NotFoundError
 from edgechat.history import OpenedHistory, Status
@@ -215,3 +216,10 @@ def test_the_app_imports_nothing_native() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_drawing_leaves_the_cores_to_the_model() -> None:
+    """Twenty times a second, an eighth of a core where that is less often, and five times at least."""
+    assert pause_after(0.001) == 0.05
+    assert pause_after(0.015) == pytest.approx(0.12)
+    assert pause_after(0.5) == 0.2

@@ -90,6 +90,7 @@ def _last_row(runtime: LlamaCppRuntime, tokens: list[int]) -> np.ndarray:
     return rows[0]
 
 
+@pytest.mark.usefixtures("same_draws")
 @pytest.mark.parametrize("temperature", [0.8, 1.5])
 def test_draws_at_a_fixed_prefix_have_the_models_distribution(
     runtime: LlamaCppRuntime, temperature: float

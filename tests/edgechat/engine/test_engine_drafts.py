@@ -82,6 +82,7 @@ def test_penalties_see_the_drafts_before(sampling: SamplingSettings) -> None:
     assert n_drafted(one) > 20
 
 
+@pytest.mark.usefixtures("same_draws")
 @pytest.mark.parametrize("model", [half_agreeing, restless])
 def test_sampled_text_has_the_models_distribution(model: Callable[[Sequence[int], int], Logits]) -> None:
     """Drawn drafts of another distribution: three tokens together come as often as the target says."""
@@ -107,7 +108,7 @@ def test_sampled_text_has_the_models_distribution(model: Callable[[Sequence[int]
         one.run()
         seen.append(one.events[-1].tokens)  # type: ignore[union-attr]
         one.events.clear()
-    assert chi_squared_p(count(seen), expected) > 0.001
+    assert chi_squared_p(count(seen), expected) > 0.01
 
 
 def _raw(id: int, prompt: str, sampling: SamplingSettings) -> Any:

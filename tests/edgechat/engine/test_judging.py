@@ -23,6 +23,7 @@ def softmax(row: np.ndarray, temperature: float) -> np.ndarray:
     return weights / weights.sum()
 
 
+@pytest.mark.usefixtures("same_draws")
 @pytest.mark.parametrize("temperature", [0.7, 1.3])
 @pytest.mark.parametrize("drawn", [True, False])
 def test_two_drafts_leave_the_targets_distribution(temperature: float, drawn: bool) -> None:
