@@ -8,10 +8,19 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from hypothesis import HealthCheck, settings
 
 # Threads of llama.cpp and torch that wait for each other sleep instead of spinning: where a test's engine
 # shares the cores with anything else, spinning costs more than all the computing.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# How long an example takes is the machine's affair, and what else it does. Each run has the same examples, so
+# that whoever changes something isn't told of what was there before; `pytest --hypothesis-profile search` looks
+# on.
+_ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same each time", _ANY_MACHINE, derandomize=True)
+settings.register_profile("search", _ANY_MACHINE, max_examples=1000)
+settings.load_profile("same each time")
 
 # Under nohup, or in a shell's background, these would be ignored by all that tests start, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -3,13 +3,8 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from edgechat.library import places
-
-# How long an example takes is the machine's affair, and what else it does.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any machine")
 
 
 @pytest.fixture
