@@ -14,9 +14,8 @@ from hypothesis import HealthCheck, settings
 # shares the cores with anything else, spinning costs more than all the computing.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-# How long an example takes is the machine's affair, and what else it does. Each run has the same examples, so
-# that whoever changes something isn't told of what was there before; `pytest --hypothesis-profile search` looks
-# on.
+# How long an example takes is the affair of the machine and its load. Each run has the same examples: who
+# changes something isn't told of what was there before. `pytest --hypothesis-profile search` looks on.
 _ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same each time", _ANY_MACHINE, derandomize=True)
 settings.register_profile("search", _ANY_MACHINE, max_examples=1000)
