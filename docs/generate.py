@@ -27,6 +27,9 @@ BELOW = {
 `text` and `tokens` hold what there is of the answer, and `error` is null, or has a `code` and a `message`.
 Where the options themselves are wrong it is `{"error": {"code": 2, "message": "..."}}` alone.
 So read `error` first; the other keys may be missing beside it.
+
+Where `--max-tokens` or Ctrl-C cuts an answer in the middle of a character, which may take several tokens, the
+text ends before it; `tokens` has all. Bytes that can't become a character are U+FFFD.
 """,
 }
 """What a help page is too short for."""

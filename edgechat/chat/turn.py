@@ -33,6 +33,7 @@ _SILENT = {
     Status.LENGTH: "There is no room for an answer in the context. Ctrl+N begins a new conversation.",
     Status.STOPPED: "Stopped before the first word. Ctrl+R asks again.",
 }
+_CUT = "The limit of tokens cut the answer before its first character was whole. Ctrl+R asks again."
 
 
 class Turn:
@@ -78,7 +79,8 @@ class Turn:
         if answer.window_note:
             dialogue.notice(answer.window_note)
         if answer.entry is None and answer.status in _SILENT:
-            dialogue.notice(_SILENT[answer.status])
+            cut = answer.status is Status.LENGTH and answer.n_tokens
+            dialogue.notice(_CUT if cut else _SILENT[answer.status])
         given_back = None
         if answer.refusal and answer.entry is None and not answer.replaced:
             replaces = dialogue.replaces

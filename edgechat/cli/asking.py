@@ -121,8 +121,9 @@ class Result(msgspec.Struct):
     """What `--json` prints."""
 
     text: str = ""
+    """Where the answer was cut in the middle of a character, that is left out."""
     tokens: tuple[int, ...] = ()
-    """Ids of the answer's tokens."""
+    """Ids of the answer's tokens, all that the model wrote."""
     finish_reason: FinishReason = FinishReason.CANCELLED
     timings: Timings = NO_TIMINGS
     model: str = ""

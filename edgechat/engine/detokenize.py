@@ -1,7 +1,9 @@
 """Tokens' bytes to text, across token borders.
 
 A token may end in the middle of a UTF-8 character. What could still become a character is held back;
-what can't becomes U+FFFD, exactly as `bytes.decode("utf-8", "replace")` of the whole would give.
+what can't becomes U+FFFD, exactly as `bytes.decode("utf-8", "replace")` of the whole would give. Where an
+answer is cut (by a limit, or by the person), a character that it had begun is left out of its text; where the
+model itself ended there, it becomes U+FFFD.
 """
 
 import codecs
@@ -29,9 +31,20 @@ class Detokenizer:
         """Whether no character is begun and unfinished."""
         return not self._decoder.getstate()[0]
 
-    def flush(self) -> str:
-        """What was held back, now that nothing follows: "" or U+FFFD."""
+    def flush(self, *, cut: bool = False) -> str:
+        """What was held back, now that nothing follows: "" or U+FFFD.
+
+        Args:
+            cut: more would have followed; a character that was begun is left out.
+        """
+        if cut and _begins_a_character(self._decoder.getstate()[0]):
+            self._decoder.reset()
         return self._decode(b"", True)
+
+
+def _begins_a_character(held: bytes) -> bool:
+    """Whether what the decoder held back could become a character: half a surrogate, held too, can't."""
+    return not (held[:1] == b"\xed" and held[1:2] >= b"\xa0")
 
 
 def text_of(piece: Callable[[int], bytes], tokens: Sequence[int]) -> str:

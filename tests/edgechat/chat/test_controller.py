@@ -89,6 +89,16 @@ async def test_an_answer_cut_at_the_limit_says_so(chat, engine, store, wait_unti
     assert chat.status.n_context == 8192
 
 
+async def test_an_answer_cut_in_its_first_character_says_so(chat, engine, wait_until) -> None:
+    await ready(chat, wait_until)
+    engine.script = [[Finished(1, FinishReason.LENGTH, (240,), TIMINGS, 4)]]
+    await ask(chat, wait_until, "A smile")
+    assert chat.entries[-1].text.startswith("The limit of tokens cut the answer before its first character")
+    engine.script = [[Finished(1, FinishReason.LENGTH, (), TIMINGS, 4)]]
+    await ask(chat, wait_until, "More")
+    assert chat.entries[-1].text.startswith("There is no room for an answer")
+
+
 async def test_the_status_has_what_drafting_did_for_the_last_answer(chat, engine, wait_until) -> None:
     await ready(chat, wait_until)
     helped = Speculation(

@@ -119,6 +119,15 @@ def test_a_limit_ends_it(model, capfd):
     assert result["finish_reason"] == "length"
 
 
+def test_a_limit_in_the_middle_of_a_character_ends_before_it(model, capfd):
+    asked = ["ask", model, "say Grüße", "-t", "0", "--max-tokens", "3"]
+    assert main(asked) == 0
+    assert capfd.readouterr().out == "Gr\n"
+    assert main([*asked, "--json"]) == 0
+    result = json.loads(capfd.readouterr().out)
+    assert (result["text"], bytes(result["tokens"])) == ("Gr", "Grü".encode()[:3])
+
+
 def test_a_stop_string_ends_it(model, capfd):
     assert main(["ask", model, "count 99", "-t", "0", "--stop", "3", "--stop", "x"]) == 0
     assert capfd.readouterr().out == "0 1 2 \n"

@@ -1,5 +1,7 @@
 """The pieces of a text, however it is cut, are the text."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,6 +42,49 @@ def test_an_unfinished_character_is_held_back() -> None:
     assert [detokenizer.feed(token) for token in range(4)] == ["a", "", "😀b", ""]
     assert not detokenizer.whole
     assert detokenizer.flush() == "\ufffd"
+
+
+@given(pieces())
+def test_where_it_is_cut_a_begun_character_is_left_out(pieces: list[bytes]) -> None:
+    whole = b"".join(pieces)
+    detokenizer = Detokenizer(pieces.__getitem__)
+    told = "".join(detokenizer.feed(token) for token in range(len(pieces))) + detokenizer.flush(cut=True)
+    cuts = range(max(0, len(whole) - 3), len(whole))
+    end = next((cut for cut in cuts if can_become_a_character(whole[cut:])), len(whole))
+    assert told == whole[:end].decode("utf-8", "replace")
+    assert detokenizer.flush() == ""
+
+
+def can_become_a_character(begun: bytes) -> bool:
+    """Whether bytes that are no character become one by any bytes that follow, by Python's strict decoder."""
+    return any(
+        is_a_character(begun + bytes(more))
+        for n_more in (1, 2, 3)
+        for more in itertools.product((0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF), repeat=n_more)
+    )
+
+
+def is_a_character(data: bytes) -> bool:
+    try:
+        return len(data.decode("utf-8")) == 1
+    except UnicodeDecodeError:
+        return False
+
+
+@pytest.mark.parametrize("begun", [b"\xc3", b"\xe4\xb8", b"\xed\x9f", b"\xed", b"\xf0\x9f\x98", b"\xf4\x8f"])
+def test_a_begun_character_is_left_out_or_shown_as_broken(begun: bytes) -> None:
+    for cut, left in ((True, ""), (False, "\ufffd")):
+        detokenizer = Detokenizer([b"a" + begun].__getitem__)
+        assert detokenizer.feed(0) == "a"
+        assert detokenizer.flush(cut=cut) == left
+
+
+@pytest.mark.parametrize("broken", [b"\xed\xa0", b"\x80", b"\xc0", b"\xf5", b"\xe0\x80", b"\xf4\x90"])
+def test_what_can_never_be_a_character_is_shown_as_broken_where_it_is_cut_too(broken: bytes) -> None:
+    detokenizer = Detokenizer([b"a" + broken].__getitem__)
+    told = detokenizer.feed(0) + detokenizer.flush(cut=True)
+    assert told == (b"a" + broken).decode("utf-8", "replace")
+    assert told.startswith("a\ufffd")
 
 
 @given(pieces(), st.text(alphabet="aé中", max_size=3), st.integers(0, 40), texts)

@@ -83,6 +83,34 @@ def test_characters_across_tokens() -> None:
     assert [delta.text for delta in bench.of(1, Delta)] == ["😀", "é", "\ufffd"]
 
 
+def test_the_limit_leaves_an_unfinished_character_out_of_the_text() -> None:
+    bench = Bench()
+    bench.runtime.answer("assistant\n", [*"é😀".encode()])
+    for limit, text in ((1, ""), (2, "é"), (3, "é"), (5, "é"), (6, "é😀")):
+        assert bench.ask(limit, "hi", max_tokens=limit) == text
+        assert bench.finished(limit).tokens == tuple("é😀".encode()[:limit])
+    bench.runtime.answer("assistant\n", b"a\xff\xed\xa0")  # the last two begin a surrogate
+    assert bench.ask(7, "hi", max_tokens=4) == b"a\xff\xed\xa0".decode("utf-8", "replace")
+
+
+def test_cancelling_leaves_an_unfinished_character_out_of_the_text() -> None:
+    bench = Bench()
+    bench.runtime.answer("assistant\n", [*"é😀".encode()])
+    bench.submit(1, "hi")
+    for _ in range(5):
+        bench.engine.step()
+    bench.engine.cancel(1)
+    assert bench.finished(1).tokens == tuple("é😀".encode()[:5])
+    assert bench.text(1) == "é"
+
+
+def test_what_a_stop_string_held_back_is_told_and_the_unfinished_character_behind_it_is_not() -> None:
+    bench = Bench()
+    bench.runtime.answer("assistant\n", [*"Hello##😀".encode()])
+    assert bench.ask(1, "hi", stop=("###", "##😀!"), max_tokens=9) == "Hello##"
+    assert bench.finished(1).reason == FinishReason.LENGTH
+
+
 def test_the_first_token_is_told_at_once_then_one_delta_in_25_ms() -> None:
     bench = Bench(step_s=0.01)
     bench.runtime.answer("assistant\n", "abcdefghij")

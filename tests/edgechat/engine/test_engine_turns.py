@@ -33,6 +33,19 @@ def test_a_turn_that_was_cut_by_its_limit_goes_on() -> None:
     assert bench.finished(2).timings.prefill_tokens == new + 1
 
 
+def test_a_turn_that_was_cut_in_a_character_goes_on_before_it() -> None:
+    bench = Bench()
+    bench.runtime.answer("assistant\n", [*"ab😀".encode()])
+    assert bench.ask(1, "hi", conversation="a", max_tokens=5) == "ab"
+    held = len(bench.runtime.tokens(0))  # up to the second byte of the character
+    assert bench.runtime.tokens(0)[-4:] == [*"ab😀".encode()[:4]]
+    bench.ask(2, "hi", "ab", "more", conversation="a")
+    new = bench.runtime.tokenizer.encode(NEXT.format("more"))
+    assert bench.finished(2).timings.cached_tokens == held - 2
+    assert bench.finished(2).timings.prefill_tokens == len(new)
+    assert bench.runtime.tokens(0)[held - 4 :][: 2 + len(new)] == [*b"ab", *new]
+
+
 def test_a_cancelled_turn_goes_on() -> None:
     bench = Bench()
     bench.runtime.answer("assistant\n", "abcdef")
