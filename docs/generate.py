@@ -106,8 +106,8 @@ def settings_page() -> str:
     for section, keys in itertools.groupby(settings.describe(), key=lambda one: one.section):
         parts.append(f"## [{section}]\n\n| key | default | meaning |\n|---|---|---|")
         for one in keys:
-            default = msgspec.json.encode(one.default).decode()
-            parts.append(f"| `{one.key}` | `{default}` | {one.sentence} |")
+            default = "" if one.default is None else f"`{msgspec.json.encode(one.default).decode()}`"
+            parts.append(f"| `{one.key}` | {default} | {one.sentence} |")
         parts.append("")
     return "\n".join(parts)
 

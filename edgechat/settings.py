@@ -24,8 +24,9 @@ class ChatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: Annotated[str, Meta(description="Model that is used where none is named.")] = "starter"
     theme: Annotated[Literal["dark", "light"], Meta(description="Colours of the terminal app.")] = "dark"
     system_prompt: Annotated[
-        str, Meta(description="System prompt of new conversations; empty for the model's own.")
-    ] = ""
+        str | None,
+        Meta(description='System prompt of new conversations; left out: the model\'s own, "": none at all.'),
+    ] = None
 
 
 class SamplingSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -294,7 +295,7 @@ BOUNDS = {">=": "of at least", "<=": "of at most"}
 
 def _wanted(key: str, message: str) -> str:
     """msgspec's message on a value, in words: "give a whole number, not a text in quotes"."""
-    found = re.fullmatch(r"Expected `(\w+)`(?:, got `(\w+)`| ([<>]=) ([-\d.]+))", message)
+    found = re.fullmatch(r"Expected `(\w+)(?: \| null)?`(?:, got `(\w+)`| ([<>]=) ([-\d.]+))", message)
     if found is None or found[1] not in KINDS:
         return ""
     kind, got, bound, limit = found.groups()

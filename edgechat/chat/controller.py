@@ -86,8 +86,8 @@ class ChatController:
         return self._dialogue.entries
 
     @property
-    def system_prompt(self) -> str:
-        """The shown conversation's."""
+    def system_prompt(self) -> str | None:
+        """The shown conversation's; None for the model's own, "" for none at all."""
         return self._dialogue.system_prompt
 
     @property
@@ -309,7 +309,7 @@ class ChatController:
         self.engine.forget(engine_key(conversation))
 
     def set_system_prompt(self, text: str) -> None:
-        """Change the system prompt of this conversation, from the next question on."""
+        """Change this conversation's system prompt, from the next question on; "" leaves it to the model."""
         self._dialogue.set_system_prompt(text)
 
     # --- inside

@@ -74,7 +74,7 @@ class Dialogue:
         """
         self._recorder.delete(conversation)
 
-    def begin(self, system_prompt: str) -> None:
+    def begin(self, system_prompt: str | None) -> None:
         """Show a new conversation; the one that was shown stays in the store."""
         self._recorder.forget()
         self._show([], system_prompt, "")
@@ -97,12 +97,12 @@ class Dialogue:
         self._recorder.close()
 
     def set_system_prompt(self, text: str) -> None:
-        """Change the system prompt, from the next question on."""
+        """Change the system prompt, from the next question on; an empty one leaves it to the model."""
         text = text.strip()
-        if text == self.system_prompt:
+        if text == (self.system_prompt or ""):
             return
-        self.system_prompt = text
-        self._recorder.set_system_prompt(text)
+        self.system_prompt = text or None
+        self._recorder.set_system_prompt(self.system_prompt)
         if self.entries:
             self.notice("System prompt changed." if text else "System prompt removed.")
 
@@ -244,7 +244,7 @@ class Dialogue:
             self._announcer.tell(unseen)
         return upto[-1] if upto else None
 
-    def _show(self, entries: list[Entry], system_prompt: str, title: str) -> None:
+    def _show(self, entries: list[Entry], system_prompt: str | None, title: str) -> None:
         self.entries = entries
         self.system_prompt = system_prompt
         self._noted.clear()

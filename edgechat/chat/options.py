@@ -13,7 +13,8 @@ class ChatOptions:
     """The model's name, as the person knows it; the one in the file may be anything."""
     model_path: str = ""
     """Its file, by which a conversation finds it again."""
-    system_prompt: str = ""
+    system_prompt: str | None = None
+    """None for the model's own; "" for none at all."""
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     max_tokens: int = 0
     summarize: bool = False

@@ -29,15 +29,16 @@ class Prompt:
         return sum(1 for keys in self.keys if all(key <= last for key in keys))
 
 
-def build_prompt(entries: Iterable[Entry], system_prompt: str) -> Prompt:
+def build_prompt(entries: Iterable[Entry], system_prompt: str | None) -> Prompt:
     """Make the prompt.
 
+    An empty system prompt is a message too: many templates write one of their own where there is none.
     A cut answer counts as far as it came. Questions that were never answered (the engine died, the
     person stopped it before the first word) are joined with the next one.
     """
     messages: list[ChatMessage] = []
     keys: list[tuple[int, ...]] = []
-    if system_prompt.strip():
+    if system_prompt is not None:
         messages.append(ChatMessage("system", system_prompt))
         keys.append(())
     for entry in entries:

@@ -79,7 +79,7 @@ class Recorder:
         entry: Entry,
         before: Iterable[Entry],
         model: str,
-        system_prompt: str,
+        system_prompt: str | None,
         *,
         replaced: Iterable[Entry] = (),
         title: str | None = None,
@@ -129,7 +129,9 @@ class Recorder:
         if entry.saved_id is not None:
             self._writing = asyncio.create_task(self._keep_writing(entry.saved_id), name="save the answer")
 
-    async def end_answer(self, entry: Entry, before: Iterable[Entry], model: str, system: str) -> list[Entry]:
+    async def end_answer(
+        self, entry: Entry, before: Iterable[Entry], model: str, system: str | None
+    ) -> list[Entry]:
         """Write an answer for the last time.
 
         Returns:
@@ -142,7 +144,7 @@ class Recorder:
             self._writing = None
         return self.write(entry, before, model, system)
 
-    def write(self, entry: Entry, before: Iterable[Entry], model: str, system: str) -> list[Entry]:
+    def write(self, entry: Entry, before: Iterable[Entry], model: str, system: str | None) -> list[Entry]:
         """Write an answer as it is; what `end_answer` does, at once."""
         if entry.saved_id is None:
             return self.add(entry, before, model, system)
@@ -178,11 +180,11 @@ class Recorder:
             else:
                 self.conversation = msgspec.structs.replace(self.conversation, title=title)
 
-    def set_system_prompt(self, text: str) -> None:
+    def set_system_prompt(self, text: str | None) -> None:
         """Save a changed system prompt, where the conversation is saved at all."""
         if self.conversation is not None:
             with self._reporting(), contextlib.suppress(ConversationGone):
-                self.store.update(self.conversation.id, system_prompt=text)
+                self.store.set_system_prompt(self.conversation.id, text)
 
     def set_unseen(self, entry: Entry | None, summary: str = "") -> None:
         """Save which message is the last that the model no longer sees, and what it wrote of those; None: it

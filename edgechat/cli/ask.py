@@ -46,7 +46,7 @@ Words = Annotated[
 def ask(
     words: Words = None,
     *,
-    system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
+    system: Annotated[str | None, typer.Option(help="System prompt; '': none, not the model's own.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, untemplated.")] = False,
     max_tokens: MaxTokensOption = None,
     temperature: TemperatureOption = None,
@@ -99,7 +99,7 @@ def ask(
                 ),
                 prompt=prompt,
                 model=shown_name(path),
-                system=well_formed(system or ""),
+                system=None if system is None else well_formed(system),
                 raw=raw,
                 max_tokens=config.sampling.max_tokens if max_tokens is None else max_tokens,
                 stop=tuple(map(well_formed, stop or ())),

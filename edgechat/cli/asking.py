@@ -45,7 +45,8 @@ class Asking:
     """What the person calls the model."""
     sampling: SamplingSettings
     prompt: str
-    system: str = ""
+    system: str | None = None
+    """None for the model's own; "" for none at all."""
     raw: bool = False
     max_tokens: int = 0
     stop: tuple[str, ...] = ()
@@ -56,7 +57,7 @@ class Asking:
 
     def request(self) -> Generate:
         """As the engine takes it."""
-        system = (ChatMessage("system", self.system),) if self.system else ()
+        system = () if self.system is None else (ChatMessage("system", self.system),)
         return Generate(
             id=0,
             messages=() if self.raw else (*system, ChatMessage("user", self.prompt)),

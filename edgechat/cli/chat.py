@@ -34,7 +34,9 @@ def chat(
         str | None, typer.Argument(metavar="MODEL", help="Name or path; none: the settings' model.")
     ] = None,
     *,
-    system: Annotated[str | None, typer.Option(help="System prompt of new conversations.")] = None,
+    system: Annotated[
+        str | None, typer.Option(help="System prompt of new conversations; '': none, not the model's own.")
+    ] = None,
     go_on: Annotated[
         bool, typer.Option("--continue", "-c", help="Go on with the last conversation.")
     ] = False,
@@ -122,7 +124,7 @@ def chat(
         options=ChatOptions(
             model=model_name(path),
             model_path=str(path),
-            system_prompt=config.chat.system_prompt if system is None else well_formed(system),
+            system_prompt=config.chat.system_prompt if system is None else well_formed(system).strip(),
             sampling=sampling,
             max_tokens=config.sampling.max_tokens if max_tokens is None else max_tokens,
             summarize=config.engine.summarize if summarize is None else summarize,

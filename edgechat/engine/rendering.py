@@ -57,7 +57,7 @@ class PlainRenderer:
         for message in messages:
             content = message.content.strip()
             if message.role == "system":
-                parts.append(f"{content}\n\n")
+                parts.append(f"{content}\n\n" if content else "")
             else:
                 parts.append(f"{message.role.capitalize()}: {content}\n")
         if add_generation_prompt:
@@ -66,6 +66,7 @@ class PlainRenderer:
 
     def completion(self, messages: Sequence[ChatMessage]) -> PlainText | None:
         """A person's only message as the beginning of a text, as it is; None for any other conversation."""
+        messages = [one for one in messages if one.role != "system" or one.content.strip()]
         if len(messages) != 1 or messages[0].role != "user" or not messages[0].content:
             return None
         notes = tuple("completion" if note == "no_template" else note for note in self._notes)

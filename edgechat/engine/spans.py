@@ -107,6 +107,8 @@ def chat_layout(rendered: Rendered, renderer: ChatRenderer, wrapping: Wrapping, 
     parts: list[_Part] = []
     first = at = 0
     last_end = max((end for end in ends if end is not None), default=0)
+    if len(ends) > 1 and _is_further_on(messages, text, ends[0]):
+        ends[0] = None
     for index, known in enumerate(ends):
         if known is None and not (index == len(ends) - 1 and at == last_end):
             continue
@@ -158,7 +160,7 @@ def _parts(
     if first.role == "system" and group[0] == 0:
         if len(group) == 1:
             return [_Part((0,), "system", (start, start, stop, stop), pinned=True)]
-        border = _end_of_system(messages, text, start, stop)
+        border = _end_of_system(wrapping, messages, text, start, stop)
         if border is not None:
             body = wrapping.body(messages[group[-1]], text[border:stop])
             tail = max(border, min(border + body[1], stop))
@@ -171,10 +173,24 @@ def _parts(
     return [_Part(tuple(group), first.role, (start, head, max(head, tail), stop))]
 
 
-def _end_of_system(messages: Sequence[ChatMessage], text: str, start: int, stop: int) -> int | None:
+def _is_further_on(messages: Sequence[ChatMessage], text: str, end: int | None) -> bool:
+    """Whether a system prompt that seems to end at `end` is in the first question: a template that writes it
+    there leaves it out where there is no question yet."""
+    system, following = messages[0].content.strip(), messages[1].content.strip()
+    if messages[0].role != "system" or not system or end is None:
+        return False
+    at = text.find(system)
+    return at >= end and text.find(following, at + len(system)) >= 0
+
+
+def _end_of_system(
+    wrapping: Wrapping, messages: Sequence[ChatMessage], text: str, start: int, stop: int
+) -> int | None:
     """Where the first message's own text begins, if the system prompt is folded into it."""
     system, following = messages[0].content.strip(), messages[1].content.strip()
-    at = text.find(system, start, stop)
+    # An empty one is found anywhere: it lies behind the first message's header.
+    begin = start if system else start + wrapping.body(messages[1], text[start:stop])[0]
+    at = text.find(system, begin, stop)
     if at < 0 or not following:
         return None
     at = text.find(following, at + len(system), stop)

@@ -58,11 +58,17 @@ def m004_summary(db: sqlite3.Connection) -> None:
     db.execute("ALTER TABLE conversations ADD COLUMN summary TEXT NOT NULL DEFAULT ''")
 
 
+def m005_no_system_prompt(db: sqlite3.Connection) -> None:
+    """Whether an empty system prompt is meant as one, and not as the model's own."""
+    db.execute("ALTER TABLE conversations ADD COLUMN no_system INTEGER NOT NULL DEFAULT 0")
+
+
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     m001_conversations,
     m002_window_and_receipts,
     m003_model_path,
     m004_summary,
+    m005_no_system_prompt,
 )
 
 

@@ -63,7 +63,8 @@ class Conversation(msgspec.Struct, frozen=True):
     id: int
     title: str
     model: str
-    system_prompt: str
+    system_prompt: str | None
+    """None for the model's own; "" for none at all."""
     created: float
     updated: float
     n_messages: int = 0

@@ -7,7 +7,9 @@ from edgechat.history.index import like_pattern, match_expression
 from edgechat.history.records import Conversation, Found
 
 COLUMNS = """
-    c.id, c.title, c.model, c.system_prompt, c.created, c.updated,
+    c.id, c.title, c.model,
+    CASE WHEN c.no_system THEN '' ELSE nullif(c.system_prompt, '') END,
+    c.created, c.updated,
     (SELECT count(*) FROM messages WHERE conversation_id = c.id AND NOT superseded),
     c.unseen_until, c.model_path, c.summary
 """

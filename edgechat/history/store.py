@@ -56,14 +56,17 @@ class HistoryStore:
 
     # --- conversations
 
-    def create(self, title: str, model: str, system_prompt: str, *, model_path: str = "") -> Conversation:
+    def create(
+        self, title: str, model: str, system_prompt: str | None, *, model_path: str = ""
+    ) -> Conversation:
         """A new conversation, without messages."""
         now = self._clock()
         with self._database.transaction() as db:
             cursor = db.execute(
-                "INSERT INTO conversations (title, model, system_prompt, created, updated, model_path) "
-                "VALUES (?, ?, ?, ?, ?, ?)",
-                (title, model, system_prompt, now, now, model_path),
+                "INSERT INTO conversations "
+                "(title, model, system_prompt, no_system, created, updated, model_path) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (title, model, system_prompt or "", system_prompt == "", now, now, model_path),
             )
             assert cursor.lastrowid is not None
             return Conversation(
@@ -97,7 +100,6 @@ class HistoryStore:
         *,
         title: str | None = None,
         model: str | None = None,
-        system_prompt: str | None = None,
         unseen_until: int | None = None,
         summary: str | None = None,
     ) -> None:
@@ -109,9 +111,22 @@ class HistoryStore:
         with self._database.transaction() as db:
             cursor = db.execute(
                 "UPDATE conversations SET title = coalesce(?, title), model = coalesce(?, model), "
-                "system_prompt = coalesce(?, system_prompt), unseen_until = coalesce(?, unseen_until), "
+                "unseen_until = coalesce(?, unseen_until), "
                 "summary = coalesce(?, summary), updated = ? WHERE id = ?",
-                (title, model, system_prompt, unseen_until, summary, self._clock(), conversation_id),
+                (title, model, unseen_until, summary, self._clock(), conversation_id),
+            )
+            _expect_row(cursor, conversation_id)
+
+    def set_system_prompt(self, conversation_id: int, text: str | None) -> None:
+        """Change a conversation's system prompt; None for the model's own, "" for none at all.
+
+        Raises:
+            ConversationGone: there is none.
+        """
+        with self._database.transaction() as db:
+            cursor = db.execute(
+                "UPDATE conversations SET system_prompt = ?, no_system = ?, updated = ? WHERE id = ?",
+                (text or "", text == "", self._clock(), conversation_id),
             )
             _expect_row(cursor, conversation_id)
 

@@ -71,6 +71,10 @@ def test_a_file_is_read():
             "[models]\nfolders = ['a', 3]",
             ", line 2: models.folders: give a text in quotes, not a whole number",
         ),
+        (
+            "[chat]\nsystem_prompt = 3",
+            ", line 2: chat.system_prompt: give a text in quotes, not a whole number",
+        ),
         ("[chta]", ", line 1: chta is not a setting; did you mean chat?"),
         ("zzz = 1", ", line 1: zzz is not a setting"),
         ("chat = 3", ", line 1: chat: give a section, not a whole number"),
@@ -80,6 +84,13 @@ def test_what_is_wrong_names_the_file_the_line_and_the_key_in_one_line(text, say
     with pytest.raises(UsageError) as raised:
         settings.parse(text, "config.toml")
     assert str(raised.value) == f"config.toml{says}"
+
+
+@pytest.mark.parametrize(
+    ("line", "prompt"), [("", None), ('system_prompt = ""', ""), ("system_prompt = 'Be kind.'", "Be kind.")]
+)
+def test_an_empty_system_prompt_is_not_the_same_as_none(line, prompt):
+    assert settings.parse(f"[chat]\n{line}", "config.toml").chat.system_prompt == prompt
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ def assistant(text: str) -> ChatMessage:
 CONVERSATIONS = {
     "question": [user("What is the tallest tree?")],
     "system": [system("Answer in French."), user("Hi")],
+    "no system": [system(""), user("Hi"), assistant("Yo"), user("Bye")],
     "turns": [user("One?"), assistant("Two."), user("Three?"), assistant("Four."), user("Five?")],
     "system and turns": [system("Be brief."), user("a"), assistant("b"), user("c"), assistant("d")],
     "scripts": [
@@ -87,6 +88,8 @@ def test_renders_as_transformers(name: str, conversation: str, add_generation_pr
     if rendered.notes:
         assert rendered.notes == (TemplateNote.SYSTEM_FOLDED,)
         messages = [user(messages[0].content + "\n\n" + messages[1].content), *messages[2:]]
+    elif messages == CONVERSATIONS["no system"] and template.refuses_system:
+        messages = messages[1:]
     expected = as_transformers(source, messages, add_generation_prompt, bos_token="<s>", eos_token="</s>")
     assert rendered.text == expected
 

@@ -285,7 +285,7 @@ class ChatScreen(Screen[None]):
     @work
     async def action_system_prompt(self) -> None:
         """Write the system prompt."""
-        text = await self.app.push_screen_wait(SystemPromptScreen(self.controller.system_prompt))
+        text = await self.app.push_screen_wait(SystemPromptScreen(self.controller.system_prompt or ""))
         if text is not None:
             self.controller.set_system_prompt(text)
             if not self.controller.entries:

@@ -4,8 +4,10 @@ import asyncio
 
 import pytest
 
+from edgechat.chat.controller import ChatController
 from edgechat.chat.entries import Kind
 from edgechat.chat.events import State, StatusChanged
+from edgechat.chat.options import ChatOptions
 from edgechat.engine.process.messages import Finished, Note, Prefilled, Refused
 from edgechat.history import Status
 from edgechat.records import FinishReason, Speculation
@@ -161,6 +163,28 @@ async def test_the_title_is_the_first_question_that_is_shown(chat, engine, store
     await ask(chat, wait_until, "Another")
     assert chat.status.title == ""
     assert [found.conversation.title for found in store.search("")] == ["My question"]
+
+
+async def test_an_empty_system_prompt_is_a_message_too_until_another_is_chosen(
+    engine, store, listener, wait_until
+) -> None:
+    """Templates write one of their own where there is none."""
+    chat = ChatController(engine, store, ChatOptions("Scripted-1B", system_prompt=""), listener)
+    await ready(chat, wait_until)
+    await ask(chat, wait_until, "One")
+    assert [(m.role, m.content) for m in engine.requests[-1].messages] == [("system", ""), ("user", "One")]
+    number = chat.conversation_id
+    chat.set_system_prompt(" ")  # the dialog, left as it was
+    assert (chat.system_prompt, store.get(number).system_prompt) == ("", "")
+    await chat.new()
+    await chat.resume(number)
+    assert chat.system_prompt == ""
+    chat.set_system_prompt("Be brief.")
+    chat.set_system_prompt("")
+    assert (chat.system_prompt, store.get(number).system_prompt) == (None, None)
+    await ask(chat, wait_until, "Two")
+    assert [m.content for m in engine.requests[-1].messages] == ["One", "Hello there.", "Two"]
+    await chat.close()
 
 
 async def test_system_prompt_changes_are_saved(chat, engine, store, wait_until) -> None:

@@ -16,7 +16,7 @@ async def test_new_and_resume(chat, engine, store, listener, wait_until) -> None
     await ask(chat, wait_until, "One")
     first, request = chat.conversation_id, engine.requests[-1]
     await chat.new()
-    assert (chat.entries, chat.conversation_id, chat.system_prompt) == ([], None, "")
+    assert (chat.entries, chat.conversation_id, chat.system_prompt) == ([], None, None)
     assert chat.status.n_context == 0
     assert engine.closed is False
     await ask(chat, wait_until, "Two")
@@ -33,7 +33,7 @@ async def test_new_and_resume(chat, engine, store, listener, wait_until) -> None
 
 
 async def test_resuming_an_answer_that_a_killed_app_left(chat, engine, store, wait_until) -> None:
-    conversation = store.create("Old", "starter", "")
+    conversation = store.create("Old", "starter", None)
     store.add(conversation.id, "user", "Tell me", status=Status.COMPLETE)
     store.add(conversation.id, "assistant", "The first wo", status=Status.PARTIAL)
     await ready(chat, wait_until)

@@ -155,6 +155,16 @@ def test_a_system_prompt_comes_first_and_raw_text_stays_as_it_is(model, capfd):
     assert result["timings"]["prefill_tokens"] == len("say raw=>")
 
 
+def test_an_empty_system_prompt_is_a_message_too(model, capfd):
+    """Templates write one of their own where there is none."""
+    assert main(["ask", model, "say a", "-t", "0", "--json"]) == 0
+    without = json.loads(capfd.readouterr().out)["timings"]["prefill_tokens"]
+    assert main(["ask", model, "say a", "--system", "", "-t", "0", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["timings"]["prefill_tokens"] == without + 2  # its two marks
+    assert main(["ask", model, "say raw=>", "--raw", "--system", ""]) == 2
+    assert "--raw takes no --system" in capfd.readouterr().err
+
+
 def test_one_word_is_the_prompt_and_the_starter_answers(capfd, starter):
     assert main(["ask", "say hi", "-t", "0"]) == 0
     assert capfd.readouterr().out == "hi\n"
@@ -272,6 +282,10 @@ def test_a_base_models_note_is_on_stderr_and_in_json(tmp_path, capfd):
     assert main(["ask", str(base), "hi", "--system", "be kind", *short]) == 0
     out, err = capfd.readouterr()
     assert "continues a transcript" in err
+    assert main(["ask", str(base), "hi", "--system", "", *short]) == 0
+    out, err = capfd.readouterr()
+    assert out == "hh\n"
+    assert "continues your text as it is" in err
     assert main(["ask", str(base), "hi", *short, "--quiet"]) == 0
     assert capfd.readouterr().err == ""
     assert main(["ask", str(base), "hi", *short, "--json"]) == 0

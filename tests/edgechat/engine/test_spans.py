@@ -33,6 +33,12 @@ GEMMA = (
     "{{ '[' + m.role + '] ' + m.content | trim + ' [end]' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '[assistant] ' }}{% endif %}"
 )
+INTO_THE_QUESTION = (
+    "{{ '<s>' }}{% if messages[0].role == 'system' %}{% set before = messages[0].content + '\n\n' %}"
+    "{% set rest = messages[1:] %}{% else %}{% set before = '' %}{% set rest = messages %}{% endif %}"
+    "{% for m in rest %}{{ '[' + m.role + '] ' + (before if loop.first else '') + m.content + ' [end]' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '[assistant] ' }}{% endif %}"
+)
 THINKING = (  # of the last answer alone the thoughts are shown
     "{% for m in messages %}{{ '<' + m.role + '>' }}"
     "{% if m.role == 'assistant' and loop.last %}{{ '(hm)' }}{% endif %}{{ m.content + '</>' }}{% endfor %}"
@@ -94,6 +100,42 @@ def test_a_template_s_own_system_prompt_is_part_of_the_first_header() -> None:
     assert "You are " in "".join(names[: layout.spans[0].head])
     pinned = Window(500).pinned(layout.spans)
     assert pinned == layout.spans[0].head
+
+
+def test_an_empty_system_prompt_is_pinned_where_the_template_writes_it() -> None:
+    layout, names = lay_out(ChatTemplate(CHATML, bos=None, eos=None), messages("!", "user", "hi", "ho"))
+    check(layout, len(names))
+    assert layout.spans[0].pinned
+    assert "".join(names[: layout.spans[0].stop]) == "<|im_start|>system\n<|im_end|>\n"
+    assert bodies(layout, names)[1:] == ["user", "hi", "ho", ""]
+    assert layout.groups == ((0,), (1,), (2,), (3,), (4,))
+
+
+@pytest.mark.parametrize("question", ["hello", "s", "user", "[user]"])  # the header has these too
+def test_an_empty_system_prompt_that_is_folded(question: str) -> None:
+    renderer = ChatTemplate(GEMMA, bos="<s>", eos=None)
+    layout, names = lay_out(renderer, messages("!", question, "hi", "ho"))
+    check(layout, len(names))
+    assert layout.spans[0].pinned
+    assert "".join(names[: layout.spans[0].stop]) == "<s>[user] "
+    assert bodies(layout, names)[1:] == [question, "hi", "ho", ""]
+
+
+def test_an_empty_system_prompt_of_a_transcript() -> None:
+    layout, names = lay_out(PlainRenderer(), messages("!", "hello", "hi", "ho"))
+    check(layout, len(names))
+    assert bodies(layout, names)[1:] == ["hello", "hi", "ho", ""]
+
+
+def test_a_system_prompt_that_the_template_writes_into_the_first_question() -> None:
+    """Without a question such a template writes nothing, or the BOS alone, of the system prompt."""
+    renderer = ChatTemplate(INTO_THE_QUESTION, bos="<s>", eos=None)
+    assert renderer.render(messages("!Be kind."), False).text == "<s>"
+    layout, names = lay_out(renderer, messages("!Be kind.", "hello", "hi", "ho"))
+    check(layout, len(names))
+    assert layout.spans[0].pinned
+    assert "".join(names[: layout.spans[0].stop]) == "<s>[user] Be kind.\n\n"
+    assert bodies(layout, names)[1:] == ["hello", "hi", "ho", ""]
 
 
 @pytest.mark.parametrize("add_bos", [False, True])

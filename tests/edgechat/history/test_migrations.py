@@ -22,6 +22,7 @@ def test_the_first_version_is_upgraded(tmp_path: Path) -> None:
     db.close()
     store = HistoryStore(path)
     assert (store.get(3).title, store.get(3).unseen_until) == ("Tides", 0)
+    assert store.get(3).system_prompt is None  # the model's own, as it was
     (question,) = store.messages(3)
     assert (question.content, question.receipt) == ("Why?", None)
 

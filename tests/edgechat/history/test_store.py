@@ -38,6 +38,18 @@ def test_what_is_written_is_read_again(store: HistoryStore, path: Path) -> None:
     assert again.latest() == got
 
 
+@pytest.mark.parametrize("text", [None, "", "Be brief."])
+def test_no_system_prompt_is_not_the_model_s_own(store: HistoryStore, path: Path, text: str | None) -> None:
+    made = store.create("Tides", "starter", text).id
+    changed = store.create("Moons", "starter", "Be kind.").id
+    store.set_system_prompt(changed, text)
+    store.close()
+    again = HistoryStore(path)
+    assert [again.get(number).system_prompt for number in (made, changed)] == [text, text]
+    assert {found.conversation.system_prompt for found in again.search("")} == {text}
+    again.close()
+
+
 def test_files_are_for_their_owner_only(store: HistoryStore, path: Path) -> None:
     talk(store, "A", "one")
     files = list(path.parent.iterdir())
