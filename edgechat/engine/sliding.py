@@ -288,10 +288,12 @@ def sentence(event: Evicted, n_messages: int) -> str:
     if event.messages:
         n = len(event.messages)
         parts.append(f"{n} message{'s' * (n > 1)}")
-    if n_messages in event.cut:
+    if not n_messages:  # a text that is no conversation goes on in its answer
+        parts.append("a part of the text")
+    elif n_messages in event.cut:
         parts.append("the beginning of this answer")
     elif event.cut:
-        parts.append("the middle of your message" if n_messages else "a part of the text")
+        parts.append("the middle of your message")
     what = " and ".join(parts) or "a part of the conversation"
     about = "about " if event.about else ""
     instead = ", but a summary that it wrote" if event.summary else ""

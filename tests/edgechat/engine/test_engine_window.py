@@ -246,6 +246,8 @@ def test_a_raw_text_streams_behind_its_first_tokens(can: Capabilities | None) ->
     assert held[:4] == list(b"abcd")
     assert held[4:] == list(answer[-1 - len(held[4:]) : -1])
     assert len(answer) == 1000
+    (note,) = bench.of(1, Note)
+    assert "no longer sees a part of the text (" in note.text
 
 
 def test_too_much_is_pinned() -> None:
