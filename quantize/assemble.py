@@ -14,7 +14,6 @@ from models import safetensors
 from models.checkpoint import PLAIN, SINGLE, StoredTensor
 from models.json_file import read_json
 from models.weights import Weights
-from quantize.errors import BadRequest
 from quantize.formats.safetensors import header_bytes, join, write_index
 from quantize.partial import finish
 from quantize.resume import Workspace, write_flushed
@@ -123,26 +122,3 @@ def _companions(source: Path, result: Path) -> None:
     more = source / "additional_chat_templates"
     if more.is_dir():
         shutil.copytree(more, result / more.name)
-
-
-def check_output(output: Path, source: Path, *, force: bool) -> None:
-    """Refuse a place where no result can go.
-
-    Raises:
-        BadRequest: it can't be a folder of a result.
-        OutputExists: it is there already.
-    """
-    from quantize.errors import OutputExists
-
-    if not output.parent.is_dir():
-        raise BadRequest(f"there is no folder {output.parent}: make it, or give another place with -o")
-    if not os.access(output.parent, os.W_OK):
-        raise BadRequest(f"{output.parent} may not be written to: give another place with -o")
-    if not output.exists():
-        return
-    if output.samefile(source):
-        raise BadRequest(f"{output} is the source itself: give another name with -o")
-    if not output.is_dir() or (any(output.iterdir()) and not (output / "config.json").is_file()):
-        raise BadRequest(f"{output} is there and holds no checkpoint: give another name with -o")
-    if not force:
-        raise OutputExists(f"{output} exists already: --force replaces it, -o gives another name")

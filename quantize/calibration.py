@@ -94,11 +94,7 @@ class FolderTokenizer:
         Raises:
             UnsupportedModel: there is no tokenizer.json, or the library that reads it.
         """
-        path = folder / "tokenizer.json"
-        if not path.is_file():
-            raise UnsupportedModel(
-                f"{folder} has no tokenizer.json, which calibration needs: save it with transformers"
-            )
+        path = check_tokenizer(folder)
         try:
             from tokenizers import Tokenizer
         except ImportError:
@@ -115,6 +111,20 @@ class FolderTokenizer:
         """The tokens of a text; `special`: with those that every text begins or ends with."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special).ids
         return ids
+
+
+def check_tokenizer(folder: Path) -> Path:
+    """The file of a checkpoint's tokenizer.
+
+    Raises:
+        UnsupportedModel: there is none.
+    """
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise UnsupportedModel(
+            f"{folder} has no tokenizer.json, which calibration needs: save it with transformers"
+        )
+    return path
 
 
 def folder_template(folder: Path) -> tuple[ChatTemplate | None, str]:
@@ -188,6 +198,19 @@ def _mixed(few: Sequence[Conversation], many: Sequence[Conversation]) -> list[Co
     return [both[i] for i in sorted(range(len(both)), key=lambda i: places[i])]
 
 
+def check_file(path: Path) -> None:
+    """Refuse what can't be a calibration text, without reading it.
+
+    Raises:
+        SourceNotFound: there is no such file.
+        BadRequest: it is too long.
+    """
+    if not path.is_file():
+        raise SourceNotFound(f"no file at {path}: --calibration takes a .txt or a .jsonl file")
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise BadRequest(f"{path} is longer than {MAX_FILE_BYTES >> 20} MiB: a thousandth of it will do")
+
+
 def from_file(path: Path) -> Texts:
     """A text file, or one JSON object a line: {"text": ...} or {"messages": [{"role", "content"}, ...]}.
 
@@ -195,10 +218,7 @@ def from_file(path: Path) -> Texts:
         SourceNotFound: there is no such file.
         BadRequest: it is empty, too long, or not what it should be.
     """
-    if not path.is_file():
-        raise SourceNotFound(f"no file at {path}: --calibration takes a .txt or a .jsonl file")
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise BadRequest(f"{path} is longer than {MAX_FILE_BYTES >> 20} MiB: a thousandth of it will do")
+    check_file(path)
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

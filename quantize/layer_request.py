@@ -38,6 +38,7 @@ class LayerRequest:
     length: int | None = None
     """Tokens of a sample; None: as usual, or the model's context where that is shorter."""
     device: str = "cpu"
+    """"cpu", "cuda", "mps", or "auto": a GPU where there is one."""
     resume: bool = False
     force: bool = False
     max_memory: int | None = None

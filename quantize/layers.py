@@ -20,15 +20,15 @@ from quantize.calibration import (
     sample_length,
     samples,
 )
-from quantize.devices import usable_cores
-from quantize.errors import BadRequest, SourceNotFound, to_install
+from quantize.devices import usable_cores, usable_device
+from quantize.early import settle
+from quantize.errors import BadRequest, to_install
 from quantize.heap import give_back
 from quantize.layer_plan import LayerPlan, make_plan
 from quantize.layer_request import LayerRequest, LayerResult, Reporter, Silent, free_memory
 from quantize.matrices import layer_matrices
 from quantize.partial import remove_stale
 from quantize.plan import said_when_full
-from quantize.recipe import Recipe, check_group_size, default_group_size
 from quantize.remarks import plain_remark
 from quantize.source import Source, open_source
 
@@ -47,12 +47,14 @@ def run(request: LayerRequest, reporter: Reporter | None = None) -> LayerResult:
         ModelError: the source is broken, or not supported.
         QuantizeError: the request can't be done.
     """
-    reporter = reporter or Silent()
-    if not request.source.exists():
-        raise SourceNotFound(f"nothing at {request.source}: give a checkpoint's folder or a GGUF file")
+    settled = settle(request)
     _need_torch()
+    request = replace(settled.request, device=usable_device(request.device))
     with open_source(request.source) as source:
-        return _Run(request, source, reporter).run()
+        under_way = _Run(request, settled.output, source, reporter or Silent())
+        if settled.note:
+            under_way.note(settled.note)
+        return under_way.run()
 
 
 def _need_torch() -> None:
@@ -65,8 +67,7 @@ def _need_torch() -> None:
 class _Run:
     """The steps of a run."""
 
-    def __init__(self, request: LayerRequest, source: Source, reporter: Reporter) -> None:
-        from quantize.assemble import check_output
+    def __init__(self, request: LayerRequest, output: Path, source: Source, reporter: Reporter) -> None:
         from quantize.resume import Workspace
 
         self.begun = time.monotonic()
@@ -79,36 +80,15 @@ class _Run:
         self.tokenizer: FolderTokenizer | None = None
         self.has_own_text = False
         """A stopped run had written its calibration text, and this one goes on with it."""
-        recipe = self._settled(request.recipe)
-        output = request.output or Path(f"{source.name}-{recipe.label}")
-        output = output.absolute()
         threads = request.threads or usable_cores()
-        self.length = sample_length(request.length, self.weights.config.n_ctx) if recipe.reads_text else 0
-        self.request = replace(request, recipe=recipe, output=output, threads=threads)
+        n_ctx = self.weights.config.n_ctx
+        self.length = sample_length(request.length, n_ctx) if request.recipe.reads_text else 0
+        self.request = replace(request, threads=threads)
         self.output = output
-        check_output(output, request.source, force=request.force or request.resume)
-        if output.exists() and not request.force:
-            check_output(output, request.source, force=False)
         self.workspace: Workspace = Workspace(output)
 
-    def _settled(self, recipe: Recipe) -> Recipe:
-        """With a group size that fits the model."""
-        shapes = [
-            (f"layer {index}'s {name}", *shape)
-            for index in range(self.weights.config.n_layers)
-            for name, shape in layer_matrices(self.weights, index).items()
-        ]
-        if recipe.group_size is None:
-            size = -1
-            if recipe.format != "int8":
-                size = default_group_size([(rows, columns) for _, rows, columns in shapes])
-                if size != 128:
-                    self._note(f"groups of {size}: the largest of 128, 64 and 32 that divides every matrix")
-            return replace(recipe, group_size=size)
-        check_group_size(recipe.group_size, shapes)
-        return recipe
-
-    def _note(self, text: str) -> None:
+    def note(self, text: str) -> None:
+        """Say something to the person, now and with the result."""
         self.notes.append(text)
         self.reporter.note(text)
 
@@ -121,10 +101,10 @@ class _Run:
 
         request, recipe = self.request, self.request.recipe
         for note in self.source.notes:
-            self._note(note)
+            self.note(note)
         _, self.trouble = folder_template(self.source.folder)
         for note in plain_remark(self.trouble):
-            self._note(note)
+            self.note(note)
         method = method_of(recipe, self._dtype())
         for index in range(self.weights.config.n_layers):
             method.check(layer_matrices(self.weights, index))
@@ -136,7 +116,7 @@ class _Run:
         with self.workspace.locked(), said_when_full(self.output), torch.no_grad():
             remove_stale(self.output)
             if self.workspace.put_back():
-                self._note(f"{self.output} is there again: a run was stopped while it replaced it")
+                self.note(f"{self.output} is there again: a run was stopped while it replaced it")
             plan = make_plan(
                 self.source, request, self.workspace, length=self.length, evaluated=self._compared_on()
             )
@@ -149,9 +129,9 @@ class _Run:
             )
             state.n_layers = self.weights.config.n_layers
             if state.layers:
-                self._note(f"going on after layer {len(state.layers)} of {self.weights.config.n_layers}")
+                self.note(f"going on after layer {len(state.layers)} of {self.weights.config.n_layers}")
             elif request.resume and not self.has_own_text:
-                self._note(BEGINS_ANEW)
+                self.note(BEGINS_ANEW)
             if found is not None and request.self_seed is not None:
                 self.workspace.keep_samples(found, self._self_key())
             with _threads(state.threads), noted_when_stopped(lambda: self.workspace.reached(state)):
@@ -207,7 +187,7 @@ class _Run:
         except UnsupportedModel as error:
             if self.request.recipe.reads_text:
                 raise
-            self._note(f"the result won't be compared with the source: {error}")
+            self.note(f"the result won't be compared with the source: {error}")
             return None
 
     def _compared_on(self) -> int:

@@ -1,16 +1,30 @@
 """The matrices of a decoder's layers: their names and shapes, without reading them."""
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from models.weights import Weights
+from models.config import ModelConfig
+from models.families import Family
 
 
-def layer_matrices(weights: "Weights", index: int) -> dict[str, tuple[int, int]]:
+class Model(Protocol):
+    """A model whose family is known."""
+
+    @property
+    def family(self) -> Family:
+        """Of what layout it is."""
+        ...
+
+    @property
+    def config(self) -> ModelConfig:
+        """Its sizes."""
+        ...
+
+
+def layer_matrices(model: Model, index: int) -> dict[str, tuple[int, int]]:
     """What is quantized of a layer: {"self_attn.q_proj": (rows, columns), ...}. An expert's router is not."""
     prefix = f"model.layers.{index}."
     found = {}
-    for rule in weights.family.layer(weights.config, index):
+    for rule in model.family.layer(model.config, index):
         shape = rule.shape[1:] if rule.parts else rule.shape
         if len(shape) != 2 or rule.exact:
             continue

@@ -51,7 +51,8 @@ def run(request: Request, progress: Progress = silent, say: Say = lambda text: N
     source = request.source
     if not source.exists():
         raise SourceNotFound(f"nothing at {source}: give a checkpoint's folder or a GGUF file")
-    output = output_path(source, request.target, request.output, force=request.force)
+    matrix = None if request.importance is None else request.importance.file
+    output = output_path(source, request.target, request.output, force=request.force, matrix=matrix)
     request.check()
     remove_stale(output)
     with open_checkpoint(source) as checkpoint, said_when_full(output):

@@ -141,9 +141,7 @@ def _one_of(kind: Any, option: str, value: str) -> Any:
 def _device(name: str) -> str:
     if name not in DEVICES:
         raise UsageError(f"there is no device {name!r}: give {' or '.join(DEVICES)}")
-    from quantize.devices import usable_device
-
-    return usable_device(name)
+    return name
 
 
 def _max_memory(text: str) -> int:

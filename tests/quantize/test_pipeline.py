@@ -18,6 +18,7 @@ from models.gguf import GGMLType, LazyArray, read_header
 from models.verify import verify_gguf
 from quantize import delivery, native
 from quantize.errors import BadRequest, NotEnoughDisk, OutputExists, QuantizeError, SourceNotFound
+from quantize.importance import Wanted
 from quantize.output import output_path
 from quantize.pipeline import Request, run
 from quantize.plan import target_of
@@ -83,6 +84,34 @@ def test_refusals_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="is the source itself"):
         run(Request(output, Q4_0, tmp_path / "link.gguf", force=True))
     verify_gguf(output)
+
+
+def test_a_result_never_takes_the_place_of_a_file_of_the_source(tmp_path: Path) -> None:
+    """Forced or not, there already or not, through a link or not; beside them is a place as any other."""
+    folder = write(tmp_path / "model")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    (tmp_path / "link").symlink_to(folder)
+    for place in (folder, tmp_path / "link"):
+        for name in ("model.safetensors", "config.json", "tokenizer.model"):
+            with pytest.raises(BadRequest, match="one of the source's files: give a name in"):
+                run(Request(folder, F16, place / name, force=True))
+            with pytest.raises(BadRequest, match="would be one of the source's files"):
+                run(Request(tmp_path / "link", F16, place / name, force=True))
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    result = run(Request(folder, F16, folder)).path
+    assert result == folder / "model-F16.gguf"
+    with pytest.raises(BadRequest, match="is the source itself"):
+        run(Request(result, Q4_0, tmp_path / "link" / result.name, force=True))
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path != result} == before
+
+
+def test_a_result_is_no_importance_matrix(tmp_path: Path) -> None:
+    folder, output = write(tmp_path / "model"), tmp_path / "x.gguf"
+    (tmp_path / "link").symlink_to(tmp_path)
+    matrix = Wanted(file=tmp_path / "link" / "x.gguf")
+    with pytest.raises(BadRequest, match="can't be the result and its importance matrix"):
+        run(Request(folder, Q4_0, output, importance=matrix))
+    assert not output.exists()
 
 
 def tensors(**changes: Any) -> dict[str, np.ndarray]:
