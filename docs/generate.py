@@ -24,7 +24,9 @@ key may be left out. Options on the command line win over the file.
 BELOW = {
     ("ask",): """\
 `--json` prints one of two objects. Once the options are understood it is the whole result, with every key:
-`text` and `tokens` hold what there is of the answer, and `error` is null, or has a `code` and a `message`.
+`text` and `tokens` hold what there is of the answer. `error` is null where the exit code is 0, and else has
+that `code` and a `message`: 130 and "interrupted" after Ctrl-C. `finish_reason` is `stop` where the model or
+a stop string ended the answer, `length` where a limit did, `cancelled` where it is not whole for an error.
 Where the options themselves are wrong it is `{"error": {"code": 2, "message": "..."}}` alone.
 So read `error` first; the other keys may be missing beside it.
 
@@ -37,6 +39,12 @@ ERRORS_AS_JSON = """\
 With `--json`, a command that fails prints `{"error": {"code": ..., "message": "..."}}` on stdout, with the
 exit code and the message that is on stderr too; `edgechat ask` tells most errors inside its result, as said
 there.
+"""
+STANDARD_STREAMS = """\
+A reader that has enough (`edgechat ask ... | head -n 1`) ends a command at once, quietly and with 0, and its
+engine with it. Where standard output can't be written for another reason, that is said on stderr: the code is
+5 where the disk is full, and 2 where standard output is closed (`>&-`). A closed standard input is an empty
+one. A folder as standard input (`< FOLDER`) is refused by Python itself, with 1, before edgechat begins.
 """
 HEADER = "<!-- Written by docs/generate.py from the code: change it there. -->\n"
 
@@ -69,7 +77,7 @@ def cli_page() -> str:
         parts.append(f"## {title}\n\n```\n{help_page(*command)}\n```\n")
         if command in BELOW:
             parts.append(BELOW[command])
-    parts.append(f"## Exit codes\n\n{exit_codes()}\n{ERRORS_AS_JSON}")
+    parts.append(f"## Exit codes\n\n{exit_codes()}\n{ERRORS_AS_JSON}\n{STANDARD_STREAMS}")
     return "\n".join(parts)
 
 

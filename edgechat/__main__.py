@@ -28,15 +28,18 @@ def leave(number: int, frame: object) -> None:
 def open_streams() -> None:
     """Give a process that was started without a standard stream (`>&-`) one that leads nowhere.
 
-    Else the next file that is opened would take its place, and be written to.
+    Else the next file that is opened would take its place, and be written to. What is printed on a closed
+    standard output can't be written, as before: nobody is told that it was.
     """
-    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(handle, True)
-    os.close(handle)
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+    for number, mode in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:  # the lowest that is free, so it becomes this one
+            os.set_inheritable(os.open(os.devnull, mode), True)
+    for name, kind in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            handle = ("stdin", "stdout", "stderr").index(name)
-            setattr(sys, name, os.fdopen(handle, mode, encoding="utf-8", closefd=False))
+            number = ("stdin", "stdout", "stderr").index(name)
+            setattr(sys, name, os.fdopen(number, kind, encoding="utf-8", closefd=False))
 
 
 def print_what_can_be() -> None:

@@ -88,12 +88,15 @@ class LazyGroup(typer.core.TyperGroup):
             raise
         return name, listed if name is None else load_command(name), rest
 
+    def make_context(self, *given: Any, **more: Any) -> Any:
+        """Read the options, some of which print; a reader that went away is told from other trouble."""
+        with failures.told_from_gone_readers():
+            return super().make_context(*given, **more)
+
     def invoke(self, ctx: Any) -> Any:
         """Run, and tell a reader that went away from other trouble, which Typer does not."""
-        try:
+        with failures.told_from_gone_readers():
             return super().invoke(ctx)
-        except BrokenPipeError as error:
-            raise failures.ReaderGone from error
 
 
 def _options() -> Iterator[tuple[str, set[str]]]:

@@ -201,7 +201,11 @@ def _is_piped() -> bool:
 
 
 def _read_stdin() -> str:
-    data = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
+    try:
+        data = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise UsageError(f"standard input can't be read ({why}): give a file or a pipe") from error
     if len(data) > MAX_INPUT_BYTES:
         raise UsageError(f"standard input is longer than {MAX_INPUT_BYTES >> 20} MiB: give a part of it")
     if (at := data.find(0)) >= 0:  # as git tells them from texts

@@ -137,7 +137,7 @@ class Result(msgspec.Struct):
     speculation: Drafts | None = None
     """What drafting did; None where nothing was to be drafted."""
     error: Failure | None = None
-    """Why the answer is not whole, or why there is none."""
+    """Why the exit code is another than 0: why the answer is not whole, or why there is none."""
 
 
 class Turn:
@@ -290,6 +290,8 @@ def run(asking: Asking, host: HostProcess) -> int:
             if asking.as_json:
                 print_failure(error, turn.result)
         raise
+    if turn.interrupted:
+        turn.result.error = Failure(ExitCode.INTERRUPTED, failures.INTERRUPTED)
     turn.end()
     return ExitCode.INTERRUPTED if turn.interrupted else ExitCode.DONE
 

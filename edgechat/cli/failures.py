@@ -6,7 +6,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import typer
@@ -18,13 +18,26 @@ from edgechat.errors import ExitCode
 
 _PRINTING = ("edgechat.cli.", "rich.", "typer.")
 """Modules that print; files are written by functions of other modules."""
-_READING = "edgechat.cli.ask"
-"""One that reads from standard input instead."""
+INTERRUPTED = "interrupted"
+"""What `--json` says of Ctrl-C, of which nothing is said on stderr."""
 _OF_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO)
 
 
 class ReaderGone(Exception):
     """Nobody reads our output any more (`| head`): a reason to stop, not a failure."""
+
+
+@contextlib.contextmanager
+def told_from_gone_readers() -> Iterator[None]:
+    """Make of a pipe that nobody reads a `ReaderGone`; Typer would end with a failure's code.
+
+    Raises:
+        ReaderGone: nobody reads.
+    """
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise ReaderGone from error
 
 
 def report(error: BaseException, *, as_json: bool = False, arguments: Sequence[str] = ()) -> int:
@@ -47,7 +60,7 @@ def report(error: BaseException, *, as_json: bool = False, arguments: Sequence[s
         print(f"edgechat: {brief(message)}", file=sys.stderr)
     if as_json and (message or code == ExitCode.INTERRUPTED):
         with contextlib.suppress(OSError):  # the person was told
-            json_object({"error": {"code": int(code), "message": brief(message) or "interrupted"}})
+            json_object({"error": {"code": int(code), "message": brief(message) or INTERRUPTED}})
     if isinstance(error, ReaderGone | BrokenPipeError) or not _can_be_written():
         _close_output()
     return code
@@ -93,7 +106,7 @@ def _is_of_output(error: OSError) -> bool:
         return False
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     last = str(frames[-1].f_globals.get("__name__", "")) if frames else ""
-    is_of_writing = error.errno in _OF_WRITING and last.startswith(_PRINTING) and last != _READING
+    is_of_writing = error.errno in _OF_WRITING and last.startswith(_PRINTING)
     return is_of_writing or not _can_be_written()
 
 

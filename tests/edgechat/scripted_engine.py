@@ -9,6 +9,7 @@ the chat template. What the model answers is in the person's last message, a lis
     die SIGNAL at N       the process gets SIGNAL instead of the N-th token; SIGABRT with llama.cpp's words
     exit CODE at N        the process ends
     hang at N             the process neither works nor answers
+    touch PATH at N       makes a file before the N-th token
     print TEXT            native code writes on both standard streams
 
 separated by ";". A text without commands is echoed. A raw prompt is taken as a message where it ends in "=>".
@@ -153,6 +154,8 @@ def next_token(tokens: list[int]) -> int:
                 os._exit(int(code))
             case ["hang", "at", n] if int(n) == generated:
                 time.sleep(3600)
+            case ["touch", path, "at", n] if int(n) == generated:
+                Path(path).touch()
             case ["print", *words] if generated == 0:
                 os.write(1, " ".join(words).encode())
                 os.write(2, " ".join(words).encode())

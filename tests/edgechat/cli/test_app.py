@@ -277,7 +277,7 @@ def test_a_message_never_repeats_kilobytes(text, shown):
 
 
 @pytest.mark.parametrize("closed", [{0}, {1}, {2}, {0, 1, 2}])
-def test_a_closed_stream_is_one_that_leads_nowhere(closed):
+def test_a_closed_stream_is_no_other_file_and_what_is_printed_there_is_not_lost_in_silence(closed):
     done = subprocess.run(
         [
             "/bin/sh",
@@ -290,8 +290,22 @@ def test_a_closed_stream_is_one_that_leads_nowhere(closed):
         check=False,
         timeout=120,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == (2 if 1 in closed else 0)
     assert done.stdout == ("" if 1 in closed else f"edgechat {__version__}\n")
+    message = "edgechat: standard output can't be written: bad file descriptor\n"
+    assert done.stderr == (message if closed == {1} else "")
+
+
+@pytest.mark.parametrize("arguments", ["--help", "--version", "ask --help", "models ls"])
+def test_a_reader_that_went_away_before_anything_was_printed(arguments):
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "edgechat", *arguments.split()],
+        stdout=writing, stderr=subprocess.PIPE, check=False, timeout=120,
+    )  # fmt: skip
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device")
@@ -303,6 +317,8 @@ def test_a_closed_stream_is_one_that_leads_nowhere(closed):
         ("models ls", ">/dev/full", 5, "standard output can't be written: no space left on device"),
         ("models ls --json", ">/dev/full", 5, "standard output can't be written: no space left on device"),
         ("models ls", "1</dev/null", 2, "standard output can't be written: bad file descriptor"),
+        ("models ls", ">&-", 2, "standard output can't be written: bad file descriptor"),
+        ("models ls --json", ">&-", 2, "standard output can't be written: bad file descriptor"),
         ("models show nope --json", ">/dev/full", 3, "no model named 'nope': "),
     ],
 )

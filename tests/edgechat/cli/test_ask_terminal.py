@@ -123,16 +123,18 @@ def test_ctrl_c_ends_with_130_and_keeps_what_was_printed(terminal, model):
 
 
 def test_ctrl_c_with_json_still_gives_the_object(terminal, model, tmp_path):
+    begun = tmp_path / "begun"
     with (tmp_path / "out.json").open("wb") as out:
-        screen = terminal("ask", model, "slow 0.02;count 100000", "-t", "0", "--json", stdout=out)
+        question = f"slow 0.02;touch {begun} at 5;count 100000"
+        screen = terminal("ask", model, question, "-t", "0", "--json", stdout=out)
         deadline = time.monotonic() + DEADLINE_S
-        while not screen.children and time.monotonic() < deadline:
+        while not begun.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
-        time.sleep(2.0)
         screen.type(b"\x03")
         assert screen.end() == 130
     result = json.loads((tmp_path / "out.json").read_bytes())
     assert result["finish_reason"] == "cancelled"
+    assert result["error"] == {"code": 130, "message": "interrupted"}  # as other commands have it
     assert "0 1 2 3 4 5".startswith(result["text"][:10])
 
 
