@@ -22,8 +22,12 @@ All times here are in plain steps of the batch at hand, so the rule holds beside
 longer batch makes all of them wait.
 """
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
+from operator import mul
 
 from edgechat.engine.speculation.calibration import Calibration, Shadow
 from edgechat.engine.speculation.cost import StepCost
@@ -42,6 +46,19 @@ class _Why(StrEnum):
     NOTHING = "nothing to draft: no words repeat here"
     BROKE = "pausing: the last drafts took more time than they saved"
     DEAR = "drafting would cost more time than it saves"
+
+
+@dataclass(frozen=True, slots=True)
+class _Declined:
+    """Drafts that were not computed, or not verified."""
+
+    source: Source
+    rows: int
+    """Tokens of other sequences in the batch."""
+    standing: tuple[float, ...]
+    """How likely the first stood, the first two, ...; () where there was no credit to look."""
+    speed: float
+    """Tokens per plain step that they had to beat."""
 
 
 class _Speed:
@@ -97,7 +114,7 @@ class Controller:
         self._predicted = _Speed()
         self._shadow = Shadow(calibration)
         self._why: _Why | None = None
-        self._asked = (Source.NGRAM, 0)
+        self._declined = _Declined(Source.NGRAM, 0, (), 1.0)
         self.start()
 
     def start(self) -> None:
@@ -134,7 +151,7 @@ class Controller:
         standing, probability = [], 1.0
         for place, draft in enumerate(drafts):
             probability *= self.calibration.acceptance(draft, place)
-            if probability < _UNLIKELY:
+            if probability < _UNLIKELY and standing:
                 break
             standing.append(probability)
         losses = self._losses(len(standing), rows)
@@ -146,8 +163,7 @@ class Controller:
         elif not k and probing:
             k, self._probed = 1, True
         elif not k:
-            unbound = best_length(standing, losses, speed, float("inf"))
-            self._why, self._asked = (_Why.BROKE if unbound else _Why.DEAR), (source, rows)
+            self._decline(_Declined(source, rows, tuple(standing), speed), losses)
         if k:
             self._why = None
         self._expected = 1 + sum(standing[:k])
@@ -170,13 +186,15 @@ class Controller:
         each = self._draft_time(source, rows)
         late = catch_up_s / self._plain_s(rows)
         losses = [loss + late + each * k for k, loss in enumerate(self._losses(self.longest, rows), start=1)]
+        speed = max(1.0, self._modelled())
+        typical: list[float] = []
         if losses[n] <= self.credit:
             standing = 1.0
             for place, draft in enumerate(drafts):
                 standing *= self.calibration.acceptance(draft, place)
             typical = [self.calibration.typical(source, place) for place in range(n, self.longest)]
             loss = losses[n - 1] if n else 0.0
-            if worth_another(standing, typical, losses[n:], loss, max(1.0, self._modelled())):
+            if worth_another(standing, typical, losses[n:], loss, speed):
                 return True
             can_pay = any(loss < k for k, loss in enumerate(losses, start=1))  # if every draft stood
             if n == 0 and can_pay and self._probes.due(source, losses[0]):
@@ -184,7 +202,7 @@ class Controller:
                 self.calibration.soften(source)
                 return True
         if n == 0:
-            self._why, self._asked = _Why.DEAR, (source, rows)
+            self._decline(_Declined(source, rows, tuple(accumulate(typical, mul)), speed), losses)
         return False
 
     # --- after a step
@@ -271,14 +289,20 @@ class Controller:
 
     # --- why not
 
+    def _decline(self, declined: _Declined, losses: Sequence[float]) -> None:
+        """Remember what was not drafted or not verified: for want of credit, or as it would not pay."""
+        pays = best_length(declined.standing, losses, declined.speed, math.inf)
+        broke = pays or not (declined.standing or break_even(losses)[1] > 1)
+        self._why, self._declined = (_Why.BROKE if broke else _Why.DEAR), declined
+
     def _reason(self) -> str:
         """Why drafting does not pay now, with the numbers."""
         if self._why is None:
             return ""
         if self._why is not _Why.DEAR:
             return self._why.value
-        source, rows = self._asked
-        each = self._draft_time(source, rows)
+        declined, rows = self._declined, self._declined.rows
+        each = self._draft_time(declined.source, rows)
         losses = [loss + each * k for k, loss in enumerate(self._losses(self.longest, rows), start=1)]
         k, needed = break_even(losses)
         if needed > 1:
@@ -286,8 +310,15 @@ class Controller:
                 f"drafting can't pay here: {_tokens(k)} would take {1 + losses[k - 1]:.1f} times a plain "
                 f"step, for {k + 1} tokens at best"
             )
-        stood = self.calibration.mean(source)
-        return f"drafting {_tokens(k)} would need {needed:.0%} accepted, {stood:.0%} were"
+        # Of those at hand, and beside the speed that others give: that is to be beaten, not plain steps.
+        k, needed = break_even([declined.speed * loss for loss in losses[: max(1, len(declined.standing))]])
+        if needed > 1:
+            return f"{_tokens(k)} to draft here: too few to pay"
+        stood = min((p ** (1 / n) for n, p in enumerate(declined.standing[:k], start=1)), default=0.0)
+        return (
+            f"drafting {_tokens(k)} would need {math.ceil(100 * needed)}% accepted, "
+            f"of such drafts {math.floor(100 * stood)}% were"
+        )
 
 
 def _tokens(n: int) -> str:

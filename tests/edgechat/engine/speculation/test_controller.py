@@ -1,6 +1,7 @@
 """The controller on a simulated machine: never slow, nearly the best, and true to its word."""
 
 import random
+import re
 from collections.abc import Callable
 
 import pytest
@@ -206,6 +207,17 @@ def test_says_why_it_is_off() -> None:
     simulate(ours, V05, lambda position, place, k: position % 5 < 2, n=800, noise=0.0)
     assert ours.stats().reason.startswith("drafting 1 token would need 6")
     assert ours.stats().reason.endswith("% were")
+
+    mixed = controller(V05)  # most drafts stand, and those that are declined are others
+    sure, doubtful = [Draft(1, Source.NGRAM, 0.98)], [Draft(1, Source.NGRAM, 0.2)]
+    for _ in range(40):
+        mixed.plan(sure)
+        mixed.record(Round(sure, 1, 1, [1, 1], V05[2]))
+    for _ in range(4):
+        assert mixed.plan(doubtful) == 0
+        mixed.record(Round([], 0, 0, [2], V05[1]))
+        needed, were = map(int, re.findall(r"([0-9]+)%", mixed.stats().reason))
+        assert were < needed, mixed.stats().reason
 
     dear = controller([0.0, 1.0, 2.4, 3.6, 4.8])
     dear.longest = 3
