@@ -21,6 +21,7 @@ ROPE_SCALINGS = frozenset({"none", "linear", "yarn", "longrope"})
 DENSE = frozenset(
     {"llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "smollm3", "olmo2", "granite"}
 )
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 FFN_DOWN = re.compile(r"blk\.(?P<layer>[0-9]{1,6})\.ffn_down\.weight")
 
 
@@ -118,6 +119,8 @@ def _check_architecture(header: GGUFHeader) -> None:
     if not isinstance(name, str) or not name:
         what = "empty" if isinstance(name, str) else entry.type.shown
         raise damaged(header.path, f"general.architecture is {what}, not a name", entry.offset)
+    if not NAME.fullmatch(name):
+        raise damaged(header.path, f"general.architecture is {name[:64]!r}, which is no name", entry.offset)
     if name in known.NOT_LANGUAGE_MODELS:
         raise UnsupportedModel(f"{header.path} is {known.NOT_LANGUAGE_MODELS[name]}: choose a language model")
     if name not in known.ARCHITECTURES:

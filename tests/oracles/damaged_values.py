@@ -29,6 +29,7 @@ def _llama(name: str, value: int | float) -> Change:
 NUMBERS: Cases = {
     "architecture-missing": (BROKEN, lambda file: file.drop("general.architecture")),
     "architecture-empty": (BROKEN, put("general.architecture", STRING, "")),
+    "architecture-no-name": (BROKEN, put("general.architecture", STRING, "\0\0ama")),
     "architecture-number": (BROKEN, put("general.architecture", U32, 1)),
     "architecture-unknown": (UNSUPPORTED, put("general.architecture", STRING, "llama99")),
     "architecture-image-encoder": (UNSUPPORTED, put("general.architecture", STRING, "clip")),
