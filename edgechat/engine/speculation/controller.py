@@ -148,7 +148,8 @@ class Controller:
                 self._why = _Why.NOTHING
             return 0
         source = drafts[0].source
-        standing, probability = [], 1.0
+        standing: list[float] = []
+        probability = 1.0
         for place, draft in enumerate(drafts):
             probability *= self.calibration.acceptance(draft, place)
             if probability < _UNLIKELY and standing:
