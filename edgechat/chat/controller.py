@@ -25,7 +25,7 @@ from edgechat.chat.prompt import build_prompt
 from edgechat.chat.request import build_request
 from edgechat.chat.turn import Turn
 from edgechat.errors import EdgechatError
-from edgechat.history import ConversationGone, HistoryStore
+from edgechat.history import Conversation, ConversationGone, HistoryStore
 from edgechat.records import ModelInfo
 
 STOP_PATIENCE_S = 3.0
@@ -307,6 +307,14 @@ class ChatController:
             return
         self._dialogue.delete(conversation)
         self.engine.forget(engine_key(conversation))
+
+    def check_deletable(self, conversation: Conversation) -> None:
+        """Refuse what `delete` would, before the person is asked.
+
+        Raises:
+            ConversationOpen: another app goes on with it.
+        """
+        self._dialogue.check_deletable(conversation)
 
     def set_system_prompt(self, text: str) -> None:
         """Change this conversation's system prompt, from the next question on; "" leaves it to the model."""

@@ -74,6 +74,14 @@ class Dialogue:
         """
         self._recorder.delete(conversation)
 
+    def check_deletable(self, conversation: Conversation) -> None:
+        """Refuse what `delete` would.
+
+        Raises:
+            ConversationOpen: another app goes on with it.
+        """
+        self._recorder.check_deletable(conversation)
+
     def begin(self, system_prompt: str | None) -> None:
         """Show a new conversation; the one that was shown stays in the store."""
         self._recorder.forget()

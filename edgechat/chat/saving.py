@@ -64,11 +64,25 @@ class Recorder:
             ConversationOpen: another app does; nothing has changed.
             HistoryError: the store can't be written.
         """
+        with self._alone(conversation):
+            self.store.delete(conversation.id)
+
+    def check_deletable(self, conversation: Conversation) -> None:
+        """Refuse what `delete` would.
+
+        Raises:
+            ConversationOpen: another app goes on with it.
+        """
+        with self._alone(conversation):
+            pass
+
+    @contextlib.contextmanager
+    def _alone(self, conversation: Conversation) -> Iterator[None]:
         with self._claims.alone(conversation.id) as mine:
             if not mine:
                 title = conversation.title or "This conversation"
                 raise ConversationOpen(f"“{title}” is open in another window: close it there, then delete it")
-            self.store.delete(conversation.id)
+            yield
 
     def close(self) -> None:
         """Let other apps go on with the conversation."""

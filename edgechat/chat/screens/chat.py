@@ -52,7 +52,12 @@ class ChatScreen(Screen[None]):
 
     AUTO_FOCUS = "#prompt"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-normal")]  # noqa: RUF012 - as the base has it
-    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (16, "-low"), (30, "-high")]  # noqa: RUF012 - as the base has it
+    VERTICAL_BREAKPOINTS = [  # noqa: RUF012 - as the base has it
+        (0, "-least"),
+        (9, "-tiny"),
+        (16, "-low"),
+        (30, "-high"),
+    ]
     BINDINGS: ClassVar[list[BindingType]] = [
         *(action.binding for action in ACTIONS if action.keys),
         Binding("pageup", "scroll('page_up')", "Page up", show=False, priority=True, id="chat.page_up"),
@@ -295,7 +300,12 @@ class ChatScreen(Screen[None]):
     async def action_conversations(self) -> None:
         """Choose a conversation."""
         chosen = await self.app.push_screen_wait(
-            ConversationsScreen(self.controller.store, self.controller.conversation_id, self._clock())
+            ConversationsScreen(
+                self.controller.store,
+                self.controller.conversation_id,
+                self._clock(),
+                self.controller.check_deletable,
+            )
         )
         if chosen is not None and chosen != self.controller.conversation_id:
             await self.resume(chosen)

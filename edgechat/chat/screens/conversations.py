@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual import events, on, work
@@ -17,7 +18,8 @@ from edgechat.chat.plain import one_line
 from edgechat.chat.screens.confirm import ConfirmScreen
 from edgechat.chat.screens.dialog import CLOSE, Dialog
 from edgechat.chat.styles import KEY, MUTED
-from edgechat.history import Found, HistoryError, HistoryStore
+from edgechat.errors import EdgechatError
+from edgechat.history import Conversation, Found, HistoryError, HistoryStore
 
 HINT = Content.assemble(("Enter", KEY), " open   ", ("Ctrl+D", KEY), " delete   ", CLOSE)
 
@@ -71,8 +73,21 @@ class ConversationsScreen(Dialog[int]):
             super().__init__()
             self.conversation_id = conversation_id
 
-    def __init__(self, store: HistoryStore, current: int | None, now: float) -> None:
+    def __init__(
+        self,
+        store: HistoryStore,
+        current: int | None,
+        now: float,
+        check_deletable: Callable[[Conversation], None],
+    ) -> None:
+        """Args:
+        store: the conversations.
+        current: the number of the one that is shown.
+        now: seconds since the epoch.
+        check_deletable: raises an EdgechatError for one that can't be deleted now.
+        """
         super().__init__()
+        self._check_deletable = check_deletable
         self._store = store
         self._current = current
         self._now = now
@@ -146,6 +161,11 @@ class ConversationsScreen(Dialog[int]):
         if index is None or index >= len(self._found):
             return
         conversation = self._found[index].conversation
+        try:
+            self._check_deletable(conversation)
+        except EdgechatError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
         title = one_line(conversation.title) or "Untitled"
         question = ConfirmScreen(
             Content.assemble("Delete “", title, "”?"), "It can't be undone.", "Delete", "Keep"

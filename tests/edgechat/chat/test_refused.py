@@ -12,6 +12,8 @@ from edgechat.chat.controller import ChatController
 from edgechat.chat.entries import Kind
 from edgechat.chat.events import GivenBack, State
 from edgechat.chat.options import ChatOptions
+from edgechat.chat.screens.confirm import ConfirmScreen
+from edgechat.chat.screens.conversations import ConversationsScreen
 from edgechat.engine.process.messages import Refused
 from edgechat.errors import ResourceError
 from edgechat.history import HistoryStore, OpenedHistory, Status
@@ -125,6 +127,27 @@ async def test_what_is_open_elsewhere_is_not_deleted(
     assert store.search("") == []
     assert len(engine.forgotten) == 1
     assert claim_elsewhere(conversation.id)[1], "nothing stays claimed"
+
+
+async def test_what_is_open_elsewhere_is_not_even_asked_about(
+    make_app, store: HistoryStore, claim_elsewhere, wait_until
+) -> None:
+    conversation = store.create("Ships", "Scripted-1B", "")
+    store.add(conversation.id, "user", "hello", status=Status.COMPLETE)
+    process, _ = claim_elsewhere(conversation.id)
+    app = make_app()
+    async with app.run_test(size=(120, 24), notifications=True) as pilot:
+        await idle(app.controller, wait_until)
+        await pilot.press("ctrl+o")
+        await wait_until(lambda: "Ships" in screen_text(app))
+        await pilot.press("ctrl+d")
+        await wait_until(lambda: "is open in another window" in screen_text(app))
+        assert isinstance(app.screen, ConversationsScreen)
+        process.kill()
+        process.wait()
+        await pilot.press("ctrl+d")
+        await wait_until(lambda: isinstance(app.screen, ConfirmScreen))
+    assert store.get(conversation.id).n_messages == 1
 
 
 async def test_going_on_with_one_that_is_open_elsewhere_begins_anew(
