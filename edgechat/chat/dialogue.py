@@ -180,7 +180,8 @@ class Dialogue:
     # --- answers
 
     def begin_answer(self, text: Callable[[], str], replaced: tuple[Entry, ...] = ()) -> Entry:
-        """Append an answer that grows, and save it while it does.
+        """Append an answer that grows, and save it while it does, its first words at once: what it takes the
+        place of is hidden with that.
 
         Args:
             text: all there is of it at any moment.
@@ -188,7 +189,7 @@ class Dialogue:
         """
         self._replaced.clear()
         entry = Entry(next(self._keys), Kind.ASSISTANT, "", status=Status.PARTIAL, model=self._model)
-        self.growing = self._append(entry, replaced)
+        self.growing = self._append(entry, replaced, begun=text())
         self._recorder.begin_answer(self.growing, text)
         return self.growing
 
@@ -268,12 +269,20 @@ class Dialogue:
         if title is not None:
             self._announcer.set(title=title)
 
-    def _append(self, entry: Entry, replaced: tuple[Entry, ...], title: str | None = None) -> Entry:
+    def _append(
+        self, entry: Entry, replaced: tuple[Entry, ...], title: str | None = None, begun: str = ""
+    ) -> Entry:
+        """Show and save an entry; `begun`: what is saved of one that has no text yet."""
         saved = self._recorder.add(
-            entry, self.entries, self._model, self.system_prompt, replaced=replaced, title=title
+            replace(entry, text=entry.text or begun),
+            self.entries,
+            self._model,
+            self.system_prompt,
+            replaced=replaced,
+            title=title,
         )
         self._replace(saved[:-1])
-        entry = saved[-1]
+        entry = replace(entry, saved_id=saved[-1].saved_id)
         self.entries.append(entry)
         self._announcer.tell(Added(entry))
         return entry

@@ -147,10 +147,10 @@ class Turn:
         now = self._clock()
         answer = self.answer
         answer.n_tokens = n_tokens
+        answer.parts.append(text)
         if answer.entry is None:
             answer.first, answer.n_first = now, n_tokens
             answer.entry = self._begin(now)
-        answer.parts.append(text)
         self._announcer.tell(Grew(answer.entry.key, text))
         if n_tokens > answer.n_first and now > answer.first:
             rate = (n_tokens - answer.n_first) / (now - answer.first)

@@ -19,13 +19,13 @@ PARTS = st.lists(
 )
 
 
-@given(PARTS, st.sampled_from(["", " ", "Be brief."]))
-def test_roles_alternate_and_nothing_a_person_said_is_lost(entries: list[Entry], system: str) -> None:
+@given(PARTS, st.sampled_from([None, "", " ", "Be brief."]))
+def test_roles_alternate_and_nothing_a_person_said_is_lost(entries: list[Entry], system: str | None) -> None:
     messages = build_prompt(entries, system).messages
     roles = [m.role for m in messages]
-    if roles and roles[0] == "system":
-        assert system.strip()
-        roles = roles[1:]
+    assert [m.content for m in messages if m.role == "system"] == ([] if system is None else [system])
+    if system is not None:
+        assert roles.pop(0) == "system"
     assert roles == ["user", "assistant"] * (len(roles) // 2) + ["user"] * (len(roles) % 2)
     asked = [e.text for e in entries if e.kind is Kind.USER and e.text.strip()]
     said = "\n\n".join(m.content for m in messages if m.role == "user")

@@ -57,6 +57,26 @@ async def test_an_edited_question_that_is_refused(chat, engine, listener, wait_u
     assert [m.content for m in engine.requests[-1].messages] == [*before, "And then?"]
 
 
+async def test_an_answer_is_saved_with_its_first_words(
+    chat, engine, listener, wait_until, monkeypatch
+) -> None:
+    """What it takes the place of is hidden with them, so that whenever the app dies there is a text."""
+    monkeypatch.setattr("edgechat.chat.saving.INTERVAL_S", 3600.0)
+    await ready(chat, wait_until)
+    more = asyncio.Event()
+    engine.script = [["old"], ["New ", more, "answer"]]
+    await ask(chat, wait_until, "Question")
+    assert chat.regenerate()
+    await wait_until(lambda: chat.status.state is State.STREAMING)
+    assert saved(chat.store, chat.conversation_id)[-1] == ("assistant", "New ", "partial")
+    assert kept(chat) == [*talk(chat)[:1], "New "]
+    more.set()
+    await wait_until(lambda: chat.status.state is State.IDLE)
+    assert saved(chat.store, chat.conversation_id)[-1] == ("assistant", "New answer", "complete")
+    assert talk(chat) == kept(chat) == ["Question", "New answer"]
+    assert agrees(chat, listener)
+
+
 async def test_it_comes_back_with_how_its_answer_came_about(chat, engine, wait_until) -> None:
     await ready(chat, wait_until)
     engine.script = [["1"], [REFUSED]]
@@ -295,7 +315,7 @@ def test_killed_at_any_statement_one_of_both_is_there(tmp_path: Path, way: str) 
     )
     n_statements = int(process.stdout)
     question = "Due" if way == "edit" else "Two"
-    steps = [["Two", "2"], [question], [question, ""], [question, "3"]]
+    steps = [["Two", "2"], [question], [question, "3"]]
     if way == "regenerate":
         del steps[1]
     found = []
