@@ -311,11 +311,13 @@ class Controller:
                 f"drafting can't pay here: {_tokens(k)} would take {1 + losses[k - 1]:.1f} times a plain "
                 f"step, for {k + 1} tokens at best"
             )
-        # Of those at hand, and beside the speed that others give: that is to be beaten, not plain steps.
-        k, needed = break_even([declined.speed * loss for loss in losses[: max(1, len(declined.standing))]])
+        n = max(1, len(declined.standing))
+        k, needed = break_even(losses[:n])
+        stood = min((p ** (1 / m) for m, p in enumerate(declined.standing[:k], start=1)), default=0.0)
         if needed > 1:
-            return f"{_tokens(k)} to draft here: too few to pay"
-        stood = min((p ** (1 / n) for n, p in enumerate(declined.standing[:k], start=1)), default=0.0)
+            return f"{_tokens(n)} to draft here: too few to pay"
+        if stood >= needed:  # they would pay beside plain steps
+            return f"drafting {_tokens(k)} here would gain less than drafts did of late"
         return (
             f"drafting {_tokens(k)} would need {math.ceil(100 * needed)}% accepted, "
             f"of such drafts {math.floor(100 * stood)}% were"

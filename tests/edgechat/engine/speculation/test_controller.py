@@ -218,6 +218,12 @@ def test_says_why_it_is_off() -> None:
         mixed.record(Round([], 0, 0, [2], V05[1]))
         needed, were = map(int, re.findall(r"([0-9]+)%", mixed.stats().reason))
         assert were < needed, mixed.stats().reason
+    mixed = controller(V15)  # a draft that pays beside plain steps, and not beside the long ones before
+    for _ in range(40):
+        mixed.plan(sure * 15)
+        mixed.record(Round(sure * 15, 15, 15, [1] * 16, V15[16]))
+    assert mixed.plan([Draft(1, Source.NGRAM, 0.6)]) == 0
+    assert mixed.stats().reason == "drafting 1 token here would gain less than drafts did of late"
 
     dear = controller([0.0, 1.0, 2.4, 3.6, 4.8])
     dear.longest = 3
