@@ -47,6 +47,13 @@ def pause_after(spent_s: float) -> float:
     return min(max(spent_s / DRAWING_SHARE, FRAME_S), LONGEST_FRAME_S)
 
 
+def _said_of_system_prompt(text: str | None) -> str:
+    """What the person is told of a new conversation's system prompt."""
+    if text is None:
+        return "No system prompt of yours: the model's own holds, if it has one."
+    return "System prompt set." if text else "No system prompt, nor the model's own."
+
+
 class ChatScreen(Screen[None]):
     """Shows what the controller tells, and tells the controller what the person wants."""
 
@@ -294,7 +301,7 @@ class ChatScreen(Screen[None]):
         if text is not None:
             self.controller.set_system_prompt(text)
             if not self.controller.entries:
-                self.app.notify("System prompt set." if text.strip() else "No system prompt.", timeout=3)
+                self.app.notify(_said_of_system_prompt(self.controller.system_prompt), timeout=3)
 
     @work
     async def action_conversations(self) -> None:

@@ -97,6 +97,21 @@ async def test_system_prompt(make_app, engine, wait_until) -> None:
         assert app.controller.system_prompt == "Be brief."
 
 
+async def test_an_emptied_system_prompt_leaves_it_to_the_model(make_app, wait_until) -> None:
+    app = make_app()
+    async with app.run_test(size=(100, 24), notifications=True) as pilot:
+        await pilot.press("f2")
+        await wait_until(lambda: isinstance(app.screen, SystemPromptScreen))
+        await typed(pilot, "x")
+        await pilot.press("f2")
+        await wait_until(lambda: "System prompt set." in screen_text(app))
+        await pilot.press("f2")
+        await wait_until(lambda: isinstance(app.screen, SystemPromptScreen))
+        await pilot.press("backspace", "f2")
+        await wait_until(lambda: "No system prompt of yours" in screen_text(app))
+        assert app.controller.system_prompt is None
+
+
 @pytest.mark.parametrize("key", ["enter", "ctrl+j", "alt+enter", "shift+enter"])
 async def test_new_lines_in_the_system_prompt(make_app, engine, wait_until, key: str) -> None:
     app = make_app()
