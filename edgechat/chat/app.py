@@ -21,6 +21,7 @@ from edgechat.chat.controller import ChatController
 from edgechat.chat.engine import ChatEngine, EngineState
 from edgechat.chat.entries import Severity
 from edgechat.chat.events import ChatEvent
+from edgechat.chat.guardian import guarded
 from edgechat.chat.hangup import when_hung_up
 from edgechat.chat.keys import tell_alt_enter_from_enter
 from edgechat.chat.options import ChatOptions
@@ -239,7 +240,8 @@ async def run_chat(setup: ChatSetup) -> int:
     """
     app = ChatApp(setup)
     try:
-        await app.run_async()
+        with guarded(0):
+            await app.run_async()
     finally:
         await app.close()
     if app._exception is not None:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from textual.theme import Theme
 
+from edgechat import paths
+
 DARK = Theme(
     name="edgechat-dark",
     dark=True,
@@ -89,4 +91,4 @@ class ThemeMemory:
         """Keep a name."""
         if self._path is not None:
             with contextlib.suppress(OSError):
-                self._path.write_text(name + "\n", encoding="utf-8")
+                paths.write_atomic(self._path, f"{name}\n".encode())

@@ -80,7 +80,7 @@ class PromptArea(TextArea):
         self.recall = recall
 
     async def _on_key(self, event: events.Key) -> None:
-        """Enter and new lines, in their order with what is typed: bindings may overtake the letters."""
+        """All in the order in which it is typed: Textual runs bindings after letters that have come."""
         if event.key == "enter":
             event.stop()
             event.prevent_default()
@@ -89,6 +89,12 @@ class PromptArea(TextArea):
             event.stop()
             event.prevent_default()
             self._replace_via_keyboard("\n", *self.selection)
+        elif event.key in self._bindings.key_to_bindings:  # moves and deletions
+            for binding in self._bindings.get_bindings_for_key(event.key):
+                if await self.app.run_action(binding.action, self):  # else it is for those around
+                    event.stop()
+                    event.prevent_default()
+                    break
         # All else is the base's, which Textual calls by itself where the default was not prevented.
 
     def _send(self) -> None:

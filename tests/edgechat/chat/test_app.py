@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edgechat.chat.appearance import DARK, LIGHT
+from edgechat.chat.appearance import DARK, LIGHT, ThemeMemory
 from edgechat.chat.screens.chat import pause_after
 from edgechat.chat.screens.help import HelpScreen
 from edgechat.errors import EngineCrashedError, NotFoundError
@@ -223,3 +223,11 @@ def test_drawing_leaves_the_cores_to_the_model() -> None:
     assert pause_after(0.001) == 0.05
     assert pause_after(0.015) == pytest.approx(0.12)
     assert pause_after(0.5) == 0.2
+
+
+def test_the_theme_is_remembered_for_its_owner_alone(tmp_path) -> None:
+    memory = ThemeMemory(tmp_path / "theme", "light")
+    assert memory.recall() == LIGHT.name
+    memory.remember(DARK.name)
+    assert memory.recall() == DARK.name
+    assert (tmp_path / "theme").stat().st_mode & 0o777 == 0o600

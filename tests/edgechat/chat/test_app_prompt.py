@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from textual import events
 
 from edgechat.chat.entries import Kind
 from edgechat.chat.events import State
@@ -13,8 +14,6 @@ from tests.edgechat.chat.on_screen import ready, said, screen_text, typed
 
 async def test_letters_typed_after_enter_stay(make_app, engine, wait_until) -> None:
     """The keys of a fast typist are all there before the first is handled."""
-    from textual import events
-
     app = make_app()
     async with app.run_test() as pilot:
         await ready(app, wait_until)
@@ -30,8 +29,6 @@ async def test_letters_typed_after_enter_stay(make_app, engine, wait_until) -> N
 
 async def test_letters_typed_while_the_app_is_drawn_stay_in_order(make_app, wait_until, monkeypatch) -> None:
     """Some were kept, and others wait in the queue, when the prompt is there."""
-    from textual import events
-
     app = make_app()
     drawn = app.on_ready
 
@@ -94,8 +91,6 @@ async def test_the_prompt_grows_to_eight_lines(make_app, wait_until) -> None:
 
 
 async def test_a_long_paste(make_app, engine, wait_until) -> None:
-    from textual import events
-
     text = "\r\n".join(f"line {n} " + "x" * 100 for n in range(2000))
     app = make_app()
     async with app.run_test() as pilot:
@@ -148,6 +143,17 @@ async def test_enter_while_an_answer_is_written_keeps_what_was_typed(make_app, e
         await ready(app, wait_until)
         await pilot.press("enter")
         await wait_until(lambda: said(app, Kind.USER) == ["Count", "And on"])
+
+
+async def test_keys_that_come_at_once_act_in_their_order(make_app, wait_until) -> None:
+    """Moves and deletions too, as in a burst from a terminal."""
+    app = make_app()
+    async with app.run_test() as pilot:
+        await typed(pilot, "old")
+        await pilot.pause()
+        for key in ("ctrl+u", "a", "c", "left", "b", "right", "x", "backspace", "d"):
+            app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await wait_until(lambda: app.chat.prompt.area.text == "abcd")
 
 
 async def test_emptying_the_prompt(make_app, engine, wait_until) -> None:

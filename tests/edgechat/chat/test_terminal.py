@@ -92,12 +92,24 @@ def test_the_app_is_killed_twenty_times_in_mid_answer(open_terminal) -> None:
             compared += 1
         assert engine is not None
         wait_for_the_end_of(engine)
+        wait_for_the_terminal(terminal)
         terminal.close()
     assert cut >= 15
     assert compared >= 15
     store = HistoryStore(terminal.database)
     assert len(store.search("")) == 20
     store.close()
+
+
+def wait_for_the_terminal(terminal: Terminal) -> None:
+    """Until it is as it was before the app: its modes, its screen and its cursor, and nothing is reported."""
+    left = (b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?1000l", b"\x1b[?1003l", b"\x1b[?2004l", b"\x1b[<u")
+    deadline = time.monotonic() + PATIENCE_S
+    while termios.tcgetattr(terminal._slave) != terminal.modes or any(
+        terminal.output.rfind(one) < terminal.output.rfind(b"\x1b[?1049h") for one in left
+    ):
+        assert time.monotonic() < deadline, terminal.output[-500:]
+        time.sleep(0.02)
 
 
 def _words(text: str) -> str:
