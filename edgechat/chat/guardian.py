@@ -17,12 +17,13 @@ _SEQUENCES = (
     "[?2048l", "[?2004l", "[?1000l", "[?1003l", "[?1015l", "[?1006l", "[?1016l", "[?1004l", "[<u", "[?1049l",
     "[?25h",
 )  # fmt: skip
-# Standard output is the terminal, $1 the modes. "-isig": Ctrl-C is no signal, which only the app wants so.
+# Standard output is the terminal, $1 the modes. The sequences go first, or a shell's prompt would come before
+# them and be gone with the alternate screen. "-isig": Ctrl-C is no signal, which only the app wants so.
 _SCRIPT = f"""
 read -r word && exit
+printf '{"".join(chr(92) + "033" + sequence for sequence in _SEQUENCES)}'
 exec 3<&1
 case $(stty -a <&3) in *-isig*) stty "$1" <&3 ;; esac
-printf '{"".join(chr(92) + "033" + sequence for sequence in _SEQUENCES)}'
 """
 
 
