@@ -52,7 +52,7 @@ class Condensing(Turn):
         """Nobody hears it."""
         return None
 
-    def last_delta(self) -> Delta | None:
+    def last_delta(self, *, cut: bool) -> Delta | None:
         """Nobody hears it."""
         return None
 

@@ -223,7 +223,7 @@ class DecodeLoop:
             return
         if turn.held:
             self._evicting.abandon(turn)
-        self._tell(turn.last_delta())
+        self._tell(turn.last_delta(cut=reason is not FinishReason.STOP))
         finished = turn.finished(reason, self._load_s, now, self._runtime.n_ctx)
         finished = msgspec.structs.replace(
             finished,

@@ -25,7 +25,6 @@ class Turn:
 
     __slots__ = (
         "_detokenizer",
-        "_ended",
         "_first_at",
         "_ids",
         "_last_at",
@@ -110,7 +109,6 @@ class Turn:
         """Whether the person was told that the context is full."""
         self._piece = piece
         self._detokenizer = Detokenizer(piece)
-        self._ended = False  # by the model
         self._stops = StopStrings(stop)
         self._strip = strip
         self._ids: tuple[int, ...] = ()
@@ -182,7 +180,6 @@ class Turn:
 
     def end(self, now: float) -> None:
         """A token that is no part of the answer has ended it."""
-        self._ended = True
         if self._first_at is None:
             self._prompt_is_done(now)
             self._last_at = now
@@ -205,10 +202,10 @@ class Turn:
         self._told_at = None
         return self.delta(self._last_at)
 
-    def last_delta(self) -> Delta | None:
-        """All that was held back, at the end of the answer; but where it was cut, no unfinished character."""
+    def last_delta(self, *, cut: bool) -> Delta | None:
+        """All that was held back, at the end of the answer; where it was `cut`, no unfinished character."""
         if not self._stops.stopped:
-            self._show(self._stops.feed(self._detokenizer.flush(cut=not self._ended)))
+            self._show(self._stops.feed(self._detokenizer.flush(cut=cut)))
             self._show(self._stops.flush())
         return self.stall()
 
