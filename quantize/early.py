@@ -55,9 +55,7 @@ def settle(request: LayerRequest) -> Settled:
         if source.is_dir():
             check_tokenizer(source)
     output = (request.output or Path(f"{model_name(source)}-{recipe.label}")).absolute()
-    check_folder(output, source, force=request.force or request.resume)
-    if output.exists() and not request.force:
-        check_folder(output, source, force=False)
+    check_folder(output, source, force=request.force)
     return Settled(replace(request, recipe=recipe, output=output), output, note)
 
 
