@@ -1,8 +1,7 @@
 """The tokenizer of a GGUF file as transformers reads it: tokenizer.json and its companions.
 
 Made are byte-level BPE, for those of llama.cpp's pre-tokenizers whose expression is known here, and
-SentencePiece's BPE. Texts become the tokens that llama.cpp makes of them. (Where a model's own tokenizer
-composes characters first, llama.cpp doesn't, and neither does this one.)
+SentencePiece's BPE. Texts become the tokens that the model's own tokenizer makes of them.
 """
 
 import re
@@ -11,7 +10,7 @@ from typing import Any
 
 from models.errors import UnsupportedModel, damaged
 from models.gguf import GGUFHeader, LazyArray
-from models.pretokenizer import IGNORES_MERGES, STARTS_WITH_BOS, steps_named
+from models.pretokenizer import COMPOSES, IGNORES_MERGES, STARTS_WITH_BOS, steps_named
 from models.vocabulary import SPACE, TokenType
 
 PREFIX = "tokenizer.ggml."
@@ -135,7 +134,7 @@ class _Vocabulary:
                 )
         byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
         return {
-            "normalizer": None,
+            "normalizer": {"type": "NFC"} if self._pre in COMPOSES else None,
             "pre_tokenizer": {"type": "Sequence", "pretokenizers": list(steps)},
             "decoder": {**byte_level, "use_regex": True},
             "model": self._bpe(

@@ -39,12 +39,24 @@ _KNOWN: dict[tuple[str, ...], tuple[tuple[str, bool], ...]] = {
 }
 
 
-def name_of(pre_tokenizer: Mapping[str, Any] | None, *, ignore_merges: bool, where: object) -> str:
+COMPOSES = frozenset({"qwen2", "qwen35", "command-r", "olmo", "mpt"})
+"""Names whose models' own tokenizers compose characters (Unicode's NFC) before all else. llama.cpp doesn't:
+whoever gives it text has to."""
+_COMPOSING = {"gpt-2": "olmo", "smollm": "command-r"}
+_NOT_COMPOSING = {"qwen2": "deepseek-r1-qwen"}
+# Of two names under which llama.cpp splits alike, the one whose models compose, or the one whose don't.
+
+
+def name_of(
+    pre_tokenizer: Mapping[str, Any] | None, *, ignore_merges: bool, composes: bool, where: object
+) -> str:
     """llama.cpp's name of the pre-tokenizer of a byte-level BPE tokenizer.
 
     Args:
         pre_tokenizer: that section of tokenizer.json.
         ignore_merges: the model section's flag.
+        composes: whether characters are composed beforehand. Where llama.cpp knows the splitting under no
+            name of which the same is true, the name returned is not in COMPOSES.
         where: the file, for messages.
 
     Raises:
@@ -57,10 +69,8 @@ def name_of(pre_tokenizer: Mapping[str, Any] | None, *, ignore_merges: bool, whe
             f"{where}: text is split by {' and then by '.join(steps) or 'nothing'}, "
             "for which llama.cpp has no pre-tokenizer known here"
         )
-    for name, ignores in names:
-        if ignores == ignore_merges:
-            return name
-    return names[0][0]
+    name = next((name for name, ignores in names if ignores == ignore_merges), names[0][0])
+    return (_COMPOSING if composes else _NOT_COMPOSING).get(name, name)
 
 
 def _steps(section: Mapping[str, Any] | None, where: object) -> Iterator[str]:

@@ -46,11 +46,19 @@ def read(path: Path, vocab_size: int) -> Draft:
     draft.place_added(path, raw.get("added_tokens"), model["vocab"])
     pairs = _pairs(path, model["merges"])
     if byte_level:
+        composes = _composes(path, raw.get("normalizer"))
         draft.pre = pretokenizer.name_of(
-            raw.get("pre_tokenizer"), ignore_merges=bool(model.get("ignore_merges")), where=path
+            raw.get("pre_tokenizer"),
+            ignore_merges=bool(model.get("ignore_merges")),
+            composes=composes,
+            where=path,
         )
+        if composes and draft.pre not in pretokenizer.COMPOSES:
+            draft.notes.append(
+                "the tokenizer composes characters (NFC), which its name in the result doesn't say: "
+                "give it composed text"
+            )
         draft.merges = [f"{left} {right}" for left, right in pairs]
-        _check_normalizer(draft, path, raw.get("normalizer"))
         return draft
     draft.add_space_prefix = _space_prefix(path, raw.get("normalizer"), raw.get("pre_tokenizer"))
     draft.scores = _scores(draft, pairs)
@@ -134,16 +142,14 @@ def _scores(draft: Draft, pairs: list[tuple[str, str]]) -> list[float]:
     return [-float(rank[t]) if t is not None and t in rank else lowest for t in draft.tokens]
 
 
-def _check_normalizer(draft: Draft, path: Path, section: Any) -> None:
-    kinds = set(_kinds(section)) - {"Sequence"}
-    if kinds == {"NFC"}:
-        draft.notes.append(
-            "the tokenizer composes characters (NFC) and llama.cpp does not: give it composed text"
-        )
-    elif kinds:
+def _composes(path: Path, normalizer: Any) -> bool:
+    """Whether characters are composed before all else."""
+    kinds = set(_kinds(normalizer)) - {"Sequence"}
+    if kinds - {"NFC"}:
         raise UnsupportedModel(
             f"{path}: the normalizer {'+'.join(sorted(kinds))} has no counterpart in llama.cpp"
         )
+    return bool(kinds)
 
 
 def _space_prefix(path: Path, normalizer: Any, pre_tokenizer: Any) -> bool:

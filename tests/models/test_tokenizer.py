@@ -194,9 +194,25 @@ def test_what_llama_cpp_could_not_split_the_same_way(tmp_path: Path, case: str) 
         read(words(tmp_path, **changes), N)
 
 
-def test_composed_characters_are_noted(tmp_path: Path) -> None:
-    """llama.cpp composes nothing."""
-    (note,) = read(words(tmp_path, normalizer={"type": "NFC"}), N).notes
+@pytest.mark.parametrize("normalizer", [{"type": "NFC"}, {"type": "Sequence", "normalizers": [{"type": "NFC"}]}])
+def test_a_tokenizer_that_composes_has_a_name_that_says_so(
+    tmp_path: Path, normalizer: dict[str, Any]
+) -> None:
+    """llama.cpp splits alike under both names."""
+    plain = read(words(tmp_path, normalizer={"type": "Sequence", "normalizers": []}), N)
+    vocabulary = read(words(tmp_path, normalizer=normalizer), N)
+    assert (plain.pre, vocabulary.pre) == ("gpt-2", "olmo")
+    assert not plain.notes
+    assert not vocabulary.notes
+
+
+def test_where_no_name_says_that_it_composes_a_note_does(tmp_path: Path) -> None:
+    """llama.cpp has no such name with Llama 3's splitting."""
+    split = {"type": "Split", "pattern": {"Regex": hf_models.REGEXES["llama-bpe"]}, "behavior": "Isolated"}
+    steps = {"type": "Sequence", "pretokenizers": [split, LEVEL]}
+    vocabulary = read(words(tmp_path, normalizer={"type": "NFC"}, pre_tokenizer=steps), N)
+    assert vocabulary.pre == "dbrx"
+    (note,) = vocabulary.notes
     assert "composes characters (NFC)" in note
 
 
@@ -222,8 +238,16 @@ def test_llama3_without_whole_words_has_another_name() -> None:
     """The expression is the same; whether whole words skip the merges is not."""
     split = {"type": "Split", "pattern": {"Regex": hf_models.REGEXES["llama-bpe"]}, "behavior": "Isolated"}
     section = {"type": "Sequence", "pretokenizers": [split, {"type": "ByteLevel", "use_regex": False}]}
-    assert name_of(section, ignore_merges=True, where="x") == "llama-bpe"
-    assert name_of(section, ignore_merges=False, where="x") == "dbrx"
+    assert name_of(section, ignore_merges=True, composes=False, where="x") == "llama-bpe"
+    assert name_of(section, ignore_merges=False, composes=False, where="x") == "dbrx"
+
+
+def test_qwen2_without_composing_has_another_name() -> None:
+    """Distilled models have Qwen2's splitting, and another tokenizer's lack of normalization."""
+    split = {"type": "Split", "pattern": {"Regex": hf_models.REGEXES["qwen2"]}, "behavior": "Isolated"}
+    section = {"type": "Sequence", "pretokenizers": [split, {"type": "ByteLevel", "use_regex": False}]}
+    assert name_of(section, ignore_merges=False, composes=True, where="x") == "qwen2"
+    assert name_of(section, ignore_merges=False, composes=False, where="x") == "deepseek-r1-qwen"
 
 
 @pytest.mark.oracle

@@ -50,10 +50,12 @@ def save_bpe(folder: Path, kind: str = GPT2_LIKE, vocab_size: int = 380, *, bos:
     Returns:
         How many tokens it has.
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE(ignore_merges=kind == LLAMA3))
+    if kind == QWEN2:
+        tokenizer.normalizer = normalizers.NFC()
     parts: list[Any] = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind not in REGEXES)]
     if kind in REGEXES:
         parts.insert(0, pre_tokenizers.Split(Regex(REGEXES[kind]), "isolated"))

@@ -109,6 +109,7 @@ FUNCTIONS = (
     "llama_vocab_fim_rep",
     "llama_vocab_fim_sep",
     "llama_vocab_get_add_bos",
+    "llama_vocab_get_attr",
     "llama_vocab_is_control",
     "llama_vocab_is_eog",
     "llama_vocab_n_tokens",

@@ -2,14 +2,20 @@
 
 import ctypes
 import re
+import unicodedata
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 from edgechat.runtimes.llamacpp import abi
+from edgechat.runtimes.llamacpp.header import meta
+from models.pretokenizer import COMPOSES
 
 PIECE_BYTES = 64
 SURROGATES = re.compile("[\ud800-\udfff]")
 NO_TOKEN = -1
+NAMED = 1 << 3 | 1 << 4
+"""LLAMA_TOKEN_ATTR_CONTROL and _USER_DEFINED."""
 
 # Texts of tokens that end a turn. llama.cpp knows the first group itself and decides case by case (in a
 # Harmony vocabulary "<|end|>" only ends a message, in Gemma 4's "</s>" is an HTML tag), so its word counts
@@ -42,6 +48,7 @@ class LlamaCppTokenizer:
         self._llama: Any = abi.llama()
         self._vocab = self._llama.llama_model_get_vocab(model)
         self._pieces: dict[int, bytes] = {}
+        self._composes = meta(model, "tokenizer.ggml.pre") in COMPOSES
         self.n_vocab: int = self._llama.llama_vocab_n_tokens(self._vocab)
         bos = self._llama.llama_vocab_bos(self._vocab)
         self.bos_id: int | None = bos if 0 <= bos < self.n_vocab else None
@@ -53,11 +60,14 @@ class LlamaCppTokenizer:
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Token ids of `text`, without a BOS. `special`: read "<|im_end|>" as the one token it names.
 
-        Lone surrogates, which no UTF-8 can carry, are read as U+FFFD.
+        Characters are composed (Unicode's NFC) where the model's own tokenizer does it. Lone surrogates,
+        which no UTF-8 can carry, are read as U+FFFD.
 
         Raises:
             ValueError: the text is longer than llama.cpp can count (2 GiB).
         """
+        if self._composes:
+            text = self._composed(text)
         try:
             data = text.encode()
         except UnicodeEncodeError:
@@ -94,6 +104,22 @@ class LlamaCppTokenizer:
             ValueError: no such token.
         """
         return self._piece(token, special=True).decode("utf-8", "replace")
+
+    def _composed(self, text: str) -> str:
+        """`text` in NFC, but for the names of tokens in it: those are found beforehand."""
+        if unicodedata.is_normalized("NFC", text):
+            return text
+        parts = self._named.split(text)
+        parts[::2] = [unicodedata.normalize("NFC", part) for part in parts[::2]]
+        return "".join(parts)
+
+    @cached_property
+    def _named(self) -> re.Pattern[str]:
+        """The names of tokens that are not parts of words, such as "<|im_end|>"; longer ones win."""
+        llama, vocab = self._llama, self._vocab
+        named = (t for t in range(self.n_vocab) if llama.llama_vocab_get_attr(vocab, t) & NAMED)
+        names = sorted(filter(None, map(self.name, named)), key=len, reverse=True)
+        return re.compile(f"({'|'.join(map(re.escape, names)) or '(?!)'})")
 
     def _piece(self, token: int, *, special: bool) -> bytes:
         if not 0 <= token < self.n_vocab:

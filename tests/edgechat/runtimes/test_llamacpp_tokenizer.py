@@ -1,14 +1,18 @@
 """Tokens against llama-cpp-python's high-level class and against transformers."""
 
 import random
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from edgechat.records import LoadSettings
 from edgechat.runtimes.llamacpp import LlamaCppRuntime, abi
 from edgechat.runtimes.llamacpp.tokenizer import KNOWN_TO_LLAMA_CPP, LlamaCppTokenizer
+from tests.oracles import hf_models
+from tests.oracles.hf_configs import CONVERTIBLE
 
 TEXTS = [
     "",
@@ -155,3 +159,41 @@ def test_ids_are_those_of_transformers(tokenizer: LlamaCppTokenizer, starter_ggu
     dice = random.Random(9)
     for text in [*TEXTS, *(random_text(dice) for _ in range(50))]:
         assert tokenizer.encode(text) == reference.encode(text, add_special_tokens=False), repr(text)
+
+
+DECOMPOSED = [
+    unicodedata.normalize("NFD", hf_models.SCRIPTS),
+    *(unicodedata.normalize("NFD", text) for text in TEXTS),
+    "\u212b \u212a \u2126 \u037e \u0374",  # each is one other character when composed
+    "\u1100\u1161\u11a8 a\u0323\u0302 a\u0302\u0323",
+    "<|begin|>u\u0308<|end|>\u0338<tool>\u0301e\u0301",  # a sign behind a token's name is not part of it
+    "<|end|\u037e",
+]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("kind", [hf_models.QWEN2, hf_models.SMOLLM])
+def test_decomposed_text_has_the_ids_of_transformers(kind: str, tmp_path: Path) -> None:
+    """Composed where the model's own tokenizer composes, and nowhere else."""
+    from transformers import AutoTokenizer
+
+    from quantize.pipeline import Request, run
+    from quantize.plan import target_of
+
+    folder = tmp_path / "model"
+    config = CONVERTIBLE["llama"]()
+    config.vocab_size = hf_models.save_bpe(folder, kind)
+    hf_models.save_model(folder, config)
+    result = run(Request(folder, target_of("f16"), tmp_path / "x.gguf"))
+    assert not result.notes
+    reference = AutoTokenizer.from_pretrained(folder)
+    dice = random.Random(10)
+    runtime = LlamaCppRuntime.load(LoadSettings(str(result.path), n_ctx=64, n_threads=1))
+    try:
+        ours = runtime.tokenizer
+        for text in [*DECOMPOSED, *(unicodedata.normalize("NFD", random_text(dice)) for _ in range(50))]:
+            assert ours.encode(text) == reference.encode(text, add_special_tokens=False), repr(text)
+        composed = b"".join(map(ours.piece, ours.encode(DECOMPOSED[0])))
+        assert (composed.decode() == hf_models.SCRIPTS) is (kind == hf_models.QWEN2)
+    finally:
+        runtime.close()
