@@ -171,6 +171,22 @@ def idle_clock() -> Callable[[], float] | None:
     return idle
 
 
+def free_cpus(root: Path = ROOT) -> int | None:
+    """CPUs that no thread but the one that asks wants at this moment.
+
+    Returns:
+        None: this system doesn't say, or counts threads on CPUs that this process may not use.
+    """
+    n_cpus = len(_allowed())
+    if n_cpus < (os.cpu_count() or 1):
+        return None
+    for line in _read(root / "proc/stat").splitlines():
+        key, _, value = line.partition(" ")
+        if key == "procs_running" and value.isdigit():
+            return max(0, n_cpus - max(0, int(value) - 1))
+    return None
+
+
 def _allowed() -> set[int]:
     if hasattr(os, "sched_getaffinity"):  # Linux only
         return os.sched_getaffinity(0)

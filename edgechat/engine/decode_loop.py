@@ -99,6 +99,8 @@ class DecodeLoop:
         if self._pace is not None:
             self._pace.after(n_tokens, now - started)
         self._digest(shares, batch, logits, started, now)
+        if self._pace is not None and not (self._scheduler.active or self._scheduler.waiting):
+            self._pace.rest()
         return True
 
     def _digest(

@@ -20,6 +20,7 @@ from edgechat.engine.rendering import ChatRenderer, PlainRenderer
 from edgechat.engine.scheduler import Scheduler
 from edgechat.engine.sequence import TextTokens
 from edgechat.engine.sliding import Sliding
+from edgechat.engine.spare import Spare
 from edgechat.engine.states import StateStore
 from edgechat.engine.turn import Turn
 from edgechat.engine.window import PromptTooLong
@@ -45,7 +46,7 @@ class Engine:
         slack: int = 0,
         states: StateStore | None = None,
         adapt_threads: bool = False,
-        idle_clock: Callable[[], float] | None = None,
+        spare: Spare | None = None,
         drafter: Drafter | None = None,
     ) -> None:
         """Take over `runtime`.
@@ -60,7 +61,7 @@ class Engine:
             slack: tokens of context kept free for drafts.
             drafter: proposes tokens, of which several are verified in one step; None: plain decoding.
             adapt_threads: change the runtime's threads as the machine's load changes.
-            idle_clock: seconds in which the machine's cores were idle, for that; None where it is unknown.
+            spare: looks at what others leave of the machine, for that; None where that is unknown.
             states: where conversations are kept that the cache has no room for; None keeps none.
         """
         self.runtime = runtime
@@ -70,7 +71,7 @@ class Engine:
         self._scheduler = Scheduler[Turn](runtime.n_batch, runtime.n_sequences, runtime.n_ctx, max_waiting)
         self._memory = Memory()
         adapts = adapt_threads and runtime.info.n_gpu_layers == 0 and runtime.info.n_threads > 1
-        pace = Pace(runtime, runtime.info.n_threads, clock=clock, idle_clock=idle_clock) if adapts else None
+        pace = Pace(runtime, runtime.info.n_threads, clock=clock, spare=spare) if adapts else None
         self._cache = Cache(runtime, self._memory, states or StateStore())
         renderer: ChatRenderer = template or PlainRenderer()
         texts = TextTokens(runtime.tokenizer)

@@ -2,7 +2,8 @@
 
 llama.cpp's threads meet at a barrier many times a token and spin there. When another program takes one core
 for a moment, all others wait for the thread that lost it: with as many threads as cores, two busy loops on
-two cores cost five sixths of the speed, where one thread fewer costs half. So the number follows the machine.
+two cores cost five sixths of the speed, where one thread fewer costs half. So the number follows the machine:
+work begins with as many threads as there were cores to spare (`edgechat.engine.spare`), and then learns.
 
 Two signals tell a busy machine from a long context, which makes steps slower as well. *Share*: a spinning
 thread uses its core all the time, so the process's CPU time over (wall time * threads) is 1 when it has its
@@ -96,6 +97,12 @@ class ThreadController:
         self._wall = 0.0
         self._cpu: float | None = 0.0
         self._to_settle = 0
+
+    def begin(self, n_threads: int) -> None:
+        """Go on with `n_threads`: the machine was seen while nothing was computed."""
+        self._home = None
+        self.n_threads = max(1, min(n_threads, self.most))
+        self._forget(self._clock())
 
     @property
     def busy(self) -> bool:
@@ -242,6 +249,10 @@ class ThreadController:
         """After a pause in the work: nothing measured before it counts."""
         if self._home is not None:
             self.n_threads, self._home = self._home, None
+        self._forget(now)
+
+    def _forget(self, now: float) -> None:
+        """All that was measured."""
         self._usual = self._share = None
         self._pause = {-1: self.FIRST_PAUSE, 1: self.FIRST_PAUSE}
         self._next = {-1: now, 1: now}

@@ -195,3 +195,26 @@ def test_what_is_held_counts_into_the_own_limit(monkeypatch: pytest.MonkeyPatch,
     assert hardware.memory(tmp_path, held=2**30).available == 0
     monkeypatch.delenv("EDGECHAT_MEMORY_LIMIT")
     assert hardware.memory(tmp_path, held=2**40).available > free // 2
+
+
+@pytest.mark.parametrize(
+    ("running", "free"), [("1", 4), ("3", 2), ("9", 0), ("0", 4), ("", None), ("x", None)]
+)
+def test_cpus_that_nobody_else_wants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: str, free: int | None
+) -> None:
+    """The thread that asks runs itself."""
+    monkeypatch.setattr(hardware, "_allowed", lambda: {0, 1, 2, 3})
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    _write(tmp_path, {"proc/stat": f"cpu  1 2 3\nctxt 77\nprocs_running {running}\nprocs_blocked 0\n"})
+    assert hardware.free_cpus(tmp_path) == free
+
+
+def test_threads_on_cpus_that_are_not_ours_say_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware, "_allowed", lambda: {0, 1})
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    _write(tmp_path, {"proc/stat": "procs_running 1\n"})
+    assert hardware.free_cpus(tmp_path) is None
+    assert hardware.free_cpus(tmp_path / "none") is None

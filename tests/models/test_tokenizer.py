@@ -194,7 +194,9 @@ def test_what_llama_cpp_could_not_split_the_same_way(tmp_path: Path, case: str) 
         read(words(tmp_path, **changes), N)
 
 
-@pytest.mark.parametrize("normalizer", [{"type": "NFC"}, {"type": "Sequence", "normalizers": [{"type": "NFC"}]}])
+@pytest.mark.parametrize(
+    "normalizer", [{"type": "NFC"}, {"type": "Sequence", "normalizers": [{"type": "NFC"}]}]
+)
 def test_a_tokenizer_that_composes_has_a_name_that_says_so(
     tmp_path: Path, normalizer: dict[str, Any]
 ) -> None:

@@ -11,6 +11,7 @@ import msgspec
 
 from edgechat import hardware, huge_pages
 from edgechat.engine.process.messages import Message
+from edgechat.engine.spare import Spare
 from edgechat.records import LoadSettings
 from models.errors import UnsupportedTemplate
 
@@ -48,6 +49,8 @@ def load(settings: LoadSettings, emit: Emit, progress: Progress) -> tuple["Work"
     from edgechat.engine.process.work import Work
 
     started = time.monotonic()
+    idle_clock = hardware.idle_clock()
+    spare = None if idle_clock is None else Spare(idle_clock, free_now=hardware.free_cpus)
     runtime, notes, eos = _load_runtime(settings, progress)
     settings = getattr(runtime, "settings", settings)  # where memory was short, not what was asked for
     template, template_notes = _chat_template(runtime, eos)
@@ -62,7 +65,7 @@ def load(settings: LoadSettings, emit: Emit, progress: Progress) -> tuple["Work"
         load_s=load_s,
         states=states,
         adapt_threads=settings.n_threads == 0,
-        idle_clock=hardware.idle_clock(),
+        spare=spare,
         drafter=drafting.drafter,
     )
     return work, load_s, (*notes, *template_notes, *drafting.notes)

@@ -7,6 +7,7 @@ from edgechat.engine.engine import Engine
 from edgechat.engine.process.messages import Event, Generate, Score
 from edgechat.engine.rendering import ChatRenderer
 from edgechat.engine.score import Scorer
+from edgechat.engine.spare import Spare
 from edgechat.engine.states import StateStore
 from edgechat.records import ModelInfo
 from edgechat.runtimes.base import Runtime
@@ -24,7 +25,7 @@ class Work:
         load_s: float = 0.0,
         states: StateStore | None = None,
         adapt_threads: bool = False,
-        idle_clock: Callable[[], float] | None = None,
+        spare: Spare | None = None,
         drafter: Drafter | None = None,
     ) -> None:
         """As for Engine."""
@@ -36,7 +37,7 @@ class Work:
             load_s=load_s,
             states=states,
             adapt_threads=adapt_threads,
-            idle_clock=idle_clock,
+            spare=spare,
             drafter=drafter,
         )
         self._scorer = Scorer(runtime, emit, make_room=self._engine.release_idle)

@@ -2,6 +2,7 @@
 
 from edgechat.engine.engine import Engine
 from edgechat.engine.pace import Pace
+from edgechat.engine.spare import Spare
 from tests.edgechat.engine.harness import Bench, Clock
 from tests.edgechat.scripted_runtime import ScriptedRuntime
 
@@ -59,6 +60,64 @@ def test_nothing_is_set_without_a_reason() -> None:
         cpu.now += 0.01 * n_tokens * 2
         pace.after(n_tokens, 0.01 * n_tokens)
     assert runtime.calls == []
+
+
+class Watched:
+    """A pace on two cores of which others leave `free`."""
+
+    def __init__(self, most: int = 2) -> None:
+        self.clock, self.cpu, self.idle = Clock(), Clock(), Clock()
+        self.runtime = Crowded()
+        self.runtime.threads = (most, most)
+        spare = Spare(self.idle, clock=self.clock, cpu_clock=self.cpu)
+        self.pace = Pace(self.runtime, most, clock=self.clock, cpu_clock=self.cpu, spare=spare)
+
+    def wait(self, seconds: float, free: float) -> None:
+        self.clock.now += seconds
+        self.idle.now += seconds * free
+
+    def step(self, n_tokens: int = 1) -> tuple[int, int]:
+        self.pace.before(n_tokens)
+        self.clock.now += 0.02
+        self.cpu.now += 0.02 * self.runtime.threads[n_tokens > 1]
+        self.pace.after(n_tokens, 0.02)
+        return self.runtime.threads
+
+
+def test_the_first_step_has_as_many_threads_as_there_were_cores_while_loading() -> None:
+    for free, threads in ((2.0, 2), (1.75, 2), (1.25, 1), (0.0, 1)):
+        watched = Watched()
+        watched.wait(1.0, free)
+        assert watched.step() == (threads, threads)
+
+
+def test_a_load_too_short_to_see_anything_says_nothing() -> None:
+    watched = Watched()
+    watched.wait(0.05, 0.0)
+    assert watched.step(64) == (2, 2)
+
+
+def test_a_step_after_a_rest_has_no_more_threads_than_there_are_cores() -> None:
+    watched = Watched(8)
+    watched.wait(1.0, 8.0)
+    assert watched.step() == (8, 8)
+    watched.pace.rest()
+    watched.wait(5.0, 3.0)
+    assert watched.step() == (3, 3)
+    watched.pace.rest()
+    watched.wait(5.0, 8.0)
+    assert watched.step() == (3, 3)  # that more pay is seen by trying
+    watched.pace.rest()
+    watched.wait(60.0, 8.0)
+    assert watched.step() == (8, 8)
+
+
+def test_between_the_steps_of_an_answer_nobody_looks() -> None:
+    watched = Watched()
+    watched.wait(1.0, 2.0)
+    watched.step()
+    watched.wait(1.0, 0.0)
+    assert watched.step() == (2, 2)
 
 
 def test_the_engine_adapts_only_if_told_to() -> None:
