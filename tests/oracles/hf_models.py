@@ -50,7 +50,16 @@ def save_bpe(folder: Path, kind: str = GPT2_LIKE, vocab_size: int = 380, *, bos:
     Returns:
         How many tokens it has.
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    from tokenizers import (
+        Regex,
+        Tokenizer,
+        decoders,
+        models,
+        normalizers,
+        pre_tokenizers,
+        processors,
+        trainers,
+    )
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE(ignore_merges=kind == LLAMA3))

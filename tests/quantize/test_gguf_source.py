@@ -156,7 +156,15 @@ def test_sentencepiece_tokens_are_the_same(as_json: bool, tmp_path: Path) -> Non
 
 def _same_tokens(before: Any, after: Any) -> None:
     decomposed = unicodedata.normalize("NFD", hf_models.SCRIPTS)
-    for text in (hf_models.SCRIPTS, decomposed, "", " ", "\n\n\n  x", "a <|end|> b<tool>c", *hf_models.CORPUS):
+    for text in (
+        hf_models.SCRIPTS,
+        decomposed,
+        "",
+        " ",
+        "\n\n\n  x",
+        "a <|end|> b<tool>c",
+        *hf_models.CORPUS,
+    ):
         for special in (True, False):
             seen = after.encode(text, add_special_tokens=special)
             assert seen == before.encode(text, add_special_tokens=special), text
