@@ -18,6 +18,9 @@ __all__ = ["TokenType", "Vocabulary", "read"]
 
 MAX_TEMPLATE_BYTES = 2**20
 
+COMPOSING = frozenset({"Qwen2Tokenizer", "Qwen3_5Tokenizer", "CohereTokenizer", "GPTNeoXTokenizer"})
+"""Classes of transformers that compose characters (NFC), whether tokenizer.json says so or not."""
+
 SPECIAL = ("bos", "eos", "unk", "sep", "pad", "mask")
 
 
@@ -40,7 +43,8 @@ def read(folder: Path, vocab_size: int) -> Vocabulary:
     """
     config = optional_json(folder / "tokenizer_config.json")
     if (folder / "tokenizer.json").is_file():
-        draft = tokenizer_json.read(folder / "tokenizer.json", vocab_size)
+        composes = str(config.get("tokenizer_class")).removesuffix("Fast") in COMPOSING
+        draft = tokenizer_json.read(folder / "tokenizer.json", vocab_size, composes=composes)
     elif (folder / "tokenizer.model").is_file():
         draft = sentencepiece_model.draft(folder / "tokenizer.model", vocab_size)
     else:

@@ -10,8 +10,13 @@ from models.json_file import read_json
 from models.vocabulary import SPACE, Draft, TokenType
 
 
-def read(path: Path, vocab_size: int) -> Draft:
+def read(path: Path, vocab_size: int, *, composes: bool = False) -> Draft:
     """The vocabulary of a tokenizer.json.
+
+    Args:
+        path: the file.
+        vocab_size: rows of the embedding.
+        composes: characters are composed (NFC) whatever the file says of it.
 
     Raises:
         BrokenModelFile: damaged, or it doesn't fit the embedding.
@@ -46,7 +51,7 @@ def read(path: Path, vocab_size: int) -> Draft:
     draft.place_added(path, raw.get("added_tokens"), model["vocab"])
     pairs = _pairs(path, model["merges"])
     if byte_level:
-        composes = _composes(path, raw.get("normalizer"))
+        composes = _composes(path, raw.get("normalizer")) or composes
         draft.pre = pretokenizer.name_of(
             raw.get("pre_tokenizer"),
             ignore_merges=bool(model.get("ignore_merges")),
