@@ -126,6 +126,14 @@ class LoadSettings(msgspec.Struct, frozen=True):
             raise ValueError(f"{self.n_draft_max} drafts a step: give 1 to 15")
 
 
+class Grammar(msgspec.Struct, frozen=True):
+    """What an answer's text must be."""
+
+    text: str
+    kind: Literal["json_schema", "gbnf"]
+    """"gbnf": llama.cpp's grammars, or Lark's as llguidance has them."""
+
+
 class SamplingSettings(msgspec.Struct, frozen=True):
     """How the next token is drawn. Defaults are llama.cpp's own."""
 

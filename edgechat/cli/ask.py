@@ -25,15 +25,19 @@ from edgechat.cli.options import (
     TopPOption,
 )
 from edgechat.cli.output import well_formed
+from edgechat.cli.text_file import read_text
 from edgechat.engine.process.spawn import spawn_host
 from edgechat.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from edgechat.records import Grammar
+
 app = typer.Typer()
 
 MAX_INPUT_BYTES = 32 * 2**20
+MAX_FORM_BYTES = 2**20
 
 Words = Annotated[
     list[str] | None, typer.Argument(metavar="[MODEL] PROMPT|-", help="`-` reads the prompt from a pipe.")
@@ -55,6 +59,12 @@ def ask(
     min_p: MinPOption = None,
     seed: SeedOption = None,
     stop: Annotated[list[str] | None, typer.Option(help="End the answer at this text; repeatable.")] = None,
+    json_schema: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The answer is JSON as this schema says.")
+    ] = None,
+    grammar: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The answer is as this grammar says (GBNF, Lark).")
+    ] = None,
     ctx: ContextOption = None,
     threads: ThreadsOption = None,
     kv_type: KVTypeOption = None,
@@ -74,6 +84,7 @@ def ask(
     words = words or []
     with failing_as_json(as_json):
         check_words(words, system=system, raw=raw, summarize=bool(summarize))
+        form = read_form(json_schema, grammar)
         host = spawn_host()  # it imports llama.cpp while we read on
     try:
         with failing_as_json(as_json):
@@ -103,6 +114,7 @@ def ask(
                 raw=raw,
                 max_tokens=config.sampling.max_tokens if max_tokens is None else max_tokens,
                 stop=tuple(map(well_formed, stop or ())),
+                grammar=form,
                 overflow=overflow,
                 summarize=sums_up,
                 as_json=as_json,
@@ -168,6 +180,25 @@ def check_words(words: list[str], *, system: str | None, raw: bool, summarize: b
         raise UsageError("--raw takes no --system: put all of it in the prompt")
     if raw and summarize:
         raise UsageError("--raw takes no --summarize: a summary is asked for as in a conversation")
+
+
+def read_form(json_schema: str | None, grammar: str | None) -> "Grammar | None":
+    """What the answer must be, from the files named; None for anything.
+
+    Raises:
+        NotFoundError: there is no such file, or it can't be read.
+        UsageError: both are named, or a file is empty, too long, or no UTF-8.
+    """
+    if json_schema is not None and grammar is not None:
+        raise UsageError("--json-schema and --grammar: an answer has one form, give one of them")
+    path = grammar if json_schema is None else json_schema
+    if path is None:
+        return None
+    if path == "-":
+        raise UsageError("the form of an answer is read from a file: standard input is the prompt's")
+    from edgechat.records import Grammar
+
+    return Grammar(read_text(path, MAX_FORM_BYTES), "gbnf" if json_schema is None else "json_schema")
 
 
 def read_prompt(given: str) -> str:

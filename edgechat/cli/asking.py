@@ -25,7 +25,7 @@ from edgechat.engine.process.messages import (
 )
 from edgechat.engine.process.spawn import HostProcess
 from edgechat.errors import ExitCode
-from edgechat.records import FinishReason, LoadSettings, SamplingSettings, Speculation, Timings
+from edgechat.records import FinishReason, Grammar, LoadSettings, SamplingSettings, Speculation, Timings
 from models.chat import ChatMessage
 
 CANCEL_S = 3.0
@@ -50,6 +50,8 @@ class Asking:
     raw: bool = False
     max_tokens: int = 0
     stop: tuple[str, ...] = ()
+    grammar: Grammar | None = None
+    """None: the answer's form is free."""
     overflow: Literal["refuse", "window"] = "refuse"
     summarize: bool = False
     as_json: bool = False
@@ -64,6 +66,7 @@ class Asking:
             prompt=self.prompt if self.raw else "",
             sampling=self.sampling,
             stop=self.stop,
+            grammar=self.grammar,
             max_tokens=self.max_tokens,
             overflow=self.overflow,
             complete=True,

@@ -12,13 +12,14 @@ from typing import Annotated
 import msgspec
 import typer
 
+from edgechat.cli import text_file
 from edgechat.cli.eval_against import compared, draw
 from edgechat.cli.options import AsJsonOption, KVTypeOption, QuietOption, ThreadsOption
 from edgechat.cli.output import answer, json_object, note
 from edgechat.cli.progress_lines import ProgressLines
 from edgechat.engine.process.messages import Scored
 from edgechat.engine.process.spawn import HostProcess, spawn_host
-from edgechat.errors import NotFoundError, UsageError
+from edgechat.errors import UsageError
 from edgechat.records import LoadSettings
 
 app = typer.Typer(rich_markup_mode=None)
@@ -144,26 +145,7 @@ def read_text(path: str | None) -> str:
     """
     if path is None:
         return files("quantize").joinpath("data", "eval.txt").read_text(encoding="utf-8")
-    name = "standard input" if path == "-" else path
-    try:
-        if path == "-":
-            data = sys.stdin.buffer.read(MAX_TEXT_BYTES + 1)
-        else:
-            with Path(path).expanduser().open("rb") as file:
-                data = file.read(MAX_TEXT_BYTES + 1)
-    except FileNotFoundError:
-        raise NotFoundError(f"{name}: there is no such file") from None
-    except OSError as error:
-        raise NotFoundError(f"{name} can't be read: {error.strerror or error}") from None
-    if len(data) > MAX_TEXT_BYTES:
-        raise UsageError(f"{name} is longer than {MAX_TEXT_BYTES >> 20} MiB: give a part of it")
-    try:
-        content = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{name} is not a UTF-8 text (byte {error.start}): convert it first") from None
-    if not content.strip():
-        raise UsageError(f"{name} is empty: there is nothing to evaluate on")
-    return content
+    return text_file.read_text(path, MAX_TEXT_BYTES, empty="there is nothing to evaluate on")
 
 
 def summary(result: Evaluation) -> str:

@@ -7,6 +7,7 @@ import msgspec
 
 from edgechat.engine.cache import Cache
 from edgechat.engine.evicting import Evicting
+from edgechat.engine.grammar import Grammars
 from edgechat.engine.holes import NONE
 from edgechat.engine.lengths import Lengths
 from edgechat.engine.memory import Memory, Remembered
@@ -39,6 +40,7 @@ class Accepting:
     ) -> None:
         """Take requests on for `runtime`, whose conversations `cache` and `memory` keep."""
         self._tokenizer = runtime.tokenizer
+        self._grammars = Grammars(runtime.tokenizer, runtime.info.eog_ids)
         self._renderer = renderer
         self._plain = renderer if isinstance(renderer, PlainRenderer) else None
         self._texts = texts
@@ -54,6 +56,7 @@ class Accepting:
 
         Raises:
             UsageError: it can't be meant, or can't fit.
+            UnsupportedError: an answer in a given form, which nothing here can make.
             models.errors.ModelError: the template can't be rendered.
         """
         check(request)
@@ -74,7 +77,8 @@ class Accepting:
             stop = (*stop, *PlainRenderer.stop)
         visible, key = self._visible(request, text)
         visible.n_cut = n_cut
-        turn = Turn(visible, self._tokenizer.piece, key=key, stop=stop, strip=plain, now=now)
+        steps = () if request.grammar is None else (self._grammars.form(request.grammar),)
+        turn = Turn(visible, self._tokenizer.piece, key=key, stop=stop, strip=plain, steps=steps, now=now)
         if not turn.tokens:
             raise UsageError("the prompt has no tokens: write something")
         n_gone = self._evicting.fit(turn)

@@ -13,6 +13,7 @@ from edgechat.engine.cache import Cache
 from edgechat.engine.condensing import Condensing
 from edgechat.engine.drafting import Drafter
 from edgechat.engine.evicting import Evicting
+from edgechat.engine.grammar import DeadEnd
 from edgechat.engine.judging import judge_rows
 from edgechat.engine.memory import Memory, Remembered
 from edgechat.engine.pace import Pace
@@ -155,6 +156,9 @@ class DecodeLoop:
                 f"the model gave no usable numbers ({error}): its file may be damaged, "
                 f"check it with `edgechat models verify {self._runtime.info.path}`",
             )
+            return
+        except DeadEnd as error:
+            self._refuse(turn, f"no token can follow in the form that was asked for: {error}", ExitCode.USAGE)
             return
         if drafts and not self._cache.roll_back(turn, min(len(turn.tokens), n_known + verdict.n_accepted)):
             turn.answering = False  # until all is computed anew

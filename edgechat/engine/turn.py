@@ -7,7 +7,7 @@ from edgechat.engine.detokenize import Detokenizer, n_tokens_before, text_of
 from edgechat.engine.eviction import Eviction
 from edgechat.engine.holes import Holes
 from edgechat.engine.process.messages import Delta, Finished, Prefilled
-from edgechat.engine.sampling import Sampler
+from edgechat.engine.sampling import LogitStep, Sampler
 from edgechat.engine.sequence import Segment, Slot, Transcript
 from edgechat.engine.speculation.proposal import Draft
 from edgechat.engine.stop import StopStrings
@@ -66,6 +66,7 @@ class Turn:
         key: str | int = "",
         stop: Sequence[str] = (),
         strip: bool = False,
+        steps: Sequence[LogitStep] = (),
         now: float = 0.0,
     ) -> None:
         """Begin with what the model sees of the prompt.
@@ -76,6 +77,7 @@ class Turn:
             key: of the conversation that it goes on with, if any.
             stop: strings that end the answer.
             strip: don't show the spaces that the answer begins with.
+            steps: changes to the logits beside the sampling settings' own.
             now: seconds.
         """
         self.id = visible.request.id
@@ -96,7 +98,7 @@ class Turn:
         """What is to go as soon as it is summed up."""
         self.held = False
         """Whether it waits for that."""
-        self.sampler = Sampler(self.request.sampling, visible.transcript.tokens)
+        self.sampler = Sampler(self.request.sampling, visible.transcript.tokens, steps)
         self.slot = Slot(-1)
         """Where it is computed; its tokens are those that are."""
         self.answering = False

@@ -8,7 +8,15 @@ from typing import Literal
 
 import msgspec
 
-from edgechat.records import FinishReason, LoadSettings, ModelInfo, SamplingSettings, Speculation, Timings
+from edgechat.records import (
+    FinishReason,
+    Grammar,
+    LoadSettings,
+    ModelInfo,
+    SamplingSettings,
+    Speculation,
+    Timings,
+)
 from models.chat import ChatMessage
 
 MAX_FRAME_BYTES = 64 * 2**20
@@ -38,6 +46,8 @@ class Generate(Message, frozen=True):
     sampling: SamplingSettings = SamplingSettings()
     stop: tuple[str, ...] = ()
     """Strings that end the answer; they are not part of it."""
+    grammar: Grammar | None = None
+    """What the answer's text must be."""
     max_tokens: int = 0
     """0: until the model ends its turn, or has said nothing new for long."""
     ignore_eog: bool = False

@@ -368,3 +368,27 @@ def test_what_no_context_could_hold_is_refused_before_it_is_tokenized(model, pip
         "edgechat: the prompt of 1,000,000 bytes is far too long: it has 76,924 tokens at least, and the "
         "context holds 8,192: give a part of it, or have its middle cut (--overflow window)\n"
     )
+
+
+def test_a_form_that_can_not_be_read(model, capfd, tmp_path):
+    latin = tmp_path / "latin.json"
+    latin.write_bytes(b'{"title": "caf\xe9"}')
+    empty = tmp_path / "empty.gbnf"
+    empty.write_text(" \n")
+    cases = [
+        (["--json-schema", str(tmp_path / "none")], 3, f"{tmp_path / 'none'}: there is no such file"),
+        (["--json-schema", str(tmp_path)], 3, f"{tmp_path} can't be read: Is a directory"),
+        (["--json-schema", str(latin)], 2, f"{latin} is not a UTF-8 text (byte 14): convert it first"),
+        (["--grammar", str(empty)], 2, f"{empty} is empty: there is nothing in it"),
+        (["--grammar", "-"], 2, "the form of an answer is read from a file: standard input is the prompt's"),
+        (
+            ["--grammar", str(empty), "--json-schema", str(latin)],
+            2,
+            "--json-schema and --grammar: an answer has one form, give one of them",
+        ),
+    ]
+    for options, code, message in cases:
+        assert main(["ask", model, "say hello", *options]) == code
+        assert capfd.readouterr() == ("", f"edgechat: {message}\n")
+        assert main(["ask", model, "say hello", *options, "--json"]) == code
+        assert json.loads(capfd.readouterr().out)["error"] == {"code": code, "message": message}

@@ -55,3 +55,34 @@ def test_a_damaged_file_never_reaches_native_code(tmp_path, capfd, starter_gguf)
     assert out == ""
     assert err.startswith(f"edgechat: {damaged} ")
     assert err.count("\n") == 1
+
+
+def test_an_answer_is_json_as_a_schema_says(capfd, tmp_path):
+    schema = tmp_path / "schema.json"
+    schema.write_text(
+        """{"type": "object", "additionalProperties": false, "required": ["city", "people"],
+        "properties": {"city": {"type": "string"}, "people": {"type": "integer", "maximum": 9}}}"""
+    )
+    texts = set()
+    for drafts in ("ngram", "off"):  # greedy: drafts change nothing
+        assert (
+            ask("Tell me of Paris, in JSON.", "--json-schema", str(schema), "--draft", drafts, "--quiet") == 0
+        )
+        texts.add(capfd.readouterr().out)
+    (text,) = texts
+    answer = json.loads(text)
+    assert answer.keys() == {"city", "people"}
+    assert isinstance(answer["city"], str)
+    assert isinstance(answer["people"], int)
+    assert answer["people"] <= 9
+
+
+def test_an_answer_is_what_a_grammar_says(capfd, tmp_path):
+    grammar = tmp_path / "answer.gbnf"
+    grammar.write_text('root ::= " Berlin" | " Paris"')
+    assert ask("The capital of France is", "--raw", "--grammar", str(grammar), "--json") == 0
+    result = json.loads(capfd.readouterr().out)
+    assert (result["text"], result["finish_reason"]) == (" Paris", "stop")
+    grammar.write_text("root ::= city")
+    assert ask("Which city is the capital of France?", "--grammar", str(grammar)) == 2
+    assert capfd.readouterr() == ("", "edgechat: the grammar can't be used: Rule 'city' not found\n")
