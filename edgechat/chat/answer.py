@@ -50,6 +50,11 @@ class Answer:
         return "".join(self.parts)
 
     @property
+    def in_context(self) -> int:
+        """Tokens of context in use; until the answer has ended, as far as its tokens were told."""
+        return self.n_context or self.n_prompt + self.n_tokens
+
+    @property
     def receipt(self) -> Receipt:
         """How it came about."""
         return Receipt(self.seed, self.n_pinned, self.n_lost, self.speculation, self.about)

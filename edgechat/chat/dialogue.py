@@ -1,14 +1,14 @@
 """The conversation that is shown: its messages, how much of it the model sees, and its place in the store."""
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from edgechat.chat.announcer import Announcer
 from edgechat.chat.entries import Entry, Kind, Severity, from_saved, title_of
 from edgechat.chat.events import Added, Changed, Removed, Reset, Unseen
 from edgechat.chat.options import ChatOptions
-from edgechat.chat.saving import Recorder
+from edgechat.chat.saving import Recorder, Said
 from edgechat.history import Conversation, HistoryStore, SavedMessage, Status
 
 
@@ -179,18 +179,18 @@ class Dialogue:
 
     # --- answers
 
-    def begin_answer(self, text: Callable[[], str], replaced: tuple[Entry, ...] = ()) -> Entry:
+    def begin_answer(self, said: Said, replaced: tuple[Entry, ...] = ()) -> Entry:
         """Append an answer that grows, and save it while it does, its first words at once: what it takes the
         place of is hidden with that.
 
         Args:
-            text: all there is of it at any moment.
+            said: all there is of it at any moment.
             replaced: what it takes the place of; `drop_answers` dropped it.
         """
         self._replaced.clear()
         entry = Entry(next(self._keys), Kind.ASSISTANT, "", status=Status.PARTIAL, model=self._model)
-        self.growing = self._append(entry, replaced, begun=text())
-        self._recorder.begin_answer(self.growing, text)
+        self.growing = self._append(entry, replaced, begun=said()[0])
+        self._recorder.begin_answer(self.growing, said)
         return self.growing
 
     async def end_answer(self, ended: Entry) -> None:

@@ -16,6 +16,9 @@ from models.chat import Role
 INTERVAL_S = 0.4
 """A streaming answer is written this often."""
 
+Said = Callable[[], tuple[str, int]]
+"""What there is of a streaming answer at this moment: its text, and the tokens of context in use."""
+
 
 class Recorder:
     """Writes one conversation at a time to the store.
@@ -32,7 +35,7 @@ class Recorder:
         self._on_trouble = on_trouble
         self._troubled = False
         self._writing: asyncio.Task[None] | None = None
-        self._text: Callable[[], str] = str
+        self._said: Said = lambda: ("", 0)
         self._hidden: set[int] = set()  # replaced messages that the store still shows
         self._claims = Claims(None if store.path is None else store.path.with_name("open.lock"))
 
@@ -132,14 +135,14 @@ class Recorder:
             self._report(error)
             return [entry]
 
-    def begin_answer(self, entry: Entry, text: Callable[[], str]) -> None:
+    def begin_answer(self, entry: Entry, said: Said) -> None:
         """Write a streaming answer every INTERVAL_S, until `end_answer`.
 
         Args:
             entry: the answer, as `add` gave it.
-            text: what there is of it.
+            said: what there is of it.
         """
-        self._text = text
+        self._said = said
         if entry.saved_id is not None:
             self._writing = asyncio.create_task(self._keep_writing(entry.saved_id), name="save the answer")
 
@@ -254,12 +257,14 @@ class Recorder:
         written = ""
         while True:
             await asyncio.sleep(INTERVAL_S)
-            text = self._text()
+            text, n_context = self._said()
             if text == written:
                 continue
             # In a thread: a disk that is slow must not hold up the interface. Shielded, so that the
             # last write of `end_answer` never overtakes this one.
-            write = asyncio.ensure_future(asyncio.to_thread(self.store.write, message_id, text))
+            write = asyncio.ensure_future(
+                asyncio.to_thread(self.store.write, message_id, text, n_context=n_context)
+            )
             try:
                 await asyncio.shield(write)
                 written = text

@@ -96,7 +96,12 @@ class Turn:
         """Save the answer as one that was stopped: the app is about to end."""
         if self.answer.entry is not None:
             self._dialogue.save_answer(
-                replace(self.answer.entry, text=self.answer.text, status=Status.STOPPED)
+                replace(
+                    self.answer.entry,
+                    text=self.answer.text,
+                    n_context=self.answer.in_context,
+                    status=Status.STOPPED,
+                )
             )
 
     # --- what the engine says
@@ -154,14 +159,14 @@ class Turn:
         self._announcer.tell(Grew(answer.entry.key, text))
         if n_tokens > answer.n_first and now > answer.first:
             rate = (n_tokens - answer.n_first) / (now - answer.first)
-            self._announcer.set(tokens_per_s=rate, n_context=answer.n_prompt + n_tokens)
+            self._announcer.set(tokens_per_s=rate, n_context=answer.in_context)
 
     def _begin(self, now: float) -> Entry:
         """Make room for the first word."""
         answer, announcer = self.answer, self._announcer
         if not answer.window_told:  # else it would have been, before the first word
             self._dialogue.set_unseen(None)
-        entry = self._dialogue.begin_answer(lambda: answer.text, answer.replaced)
+        entry = self._dialogue.begin_answer(lambda: (answer.text, answer.in_context), answer.replaced)
         answer.replaced = ()
         announcer.set(ttft_s=now - answer.asked, progress=None)
         if announcer.status.state is State.PREFILLING:
@@ -177,7 +182,7 @@ class Turn:
                     text=answer.text,
                     status=answer.status,
                     n_tokens=answer.n_tokens,
-                    n_context=answer.n_context or answer.n_prompt + answer.n_tokens,
+                    n_context=answer.in_context,
                     timings=answer.timings,
                     receipt=answer.receipt,
                 )

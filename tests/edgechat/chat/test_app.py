@@ -188,7 +188,9 @@ async def test_quitting_in_mid_answer_saves_it(make_app, engine, store, wait_unt
     await app.controller.close()
     assert engine.closed
     assert engine.running[0].left
-    assert [(m.content, m.status) for m in store.messages(conversation)][1] == ("One, two", Status.STOPPED)
+    answer = store.messages(conversation)[1]
+    assert (answer.content, answer.status) == ("One, two", Status.STOPPED)
+    assert answer.n_context > 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])

@@ -6,6 +6,7 @@ import pytest
 
 from edgechat.chat.entries import Kind
 from edgechat.chat.events import State
+from edgechat.engine.process.messages import Prefilled
 from edgechat.history import ConversationGone, Status
 from tests.edgechat.chat.turns import agrees, ask, ready, saved, texts
 
@@ -141,11 +142,13 @@ async def test_a_streaming_answer_is_saved_while_it_streams(
     monkeypatch.setattr("edgechat.chat.saving.INTERVAL_S", 0.01)
     await ready(chat, wait_until)
     gate = asyncio.Event()
-    engine.script = [["One, ", "two, ", gate, "three"]]
+    engine.script = [[Prefilled(1, 40, 40, 0), "One, ", "two, ", gate, "three"]]
     chat.send("Count")
     await wait_until(
         lambda: saved(store, chat.conversation_id)[1:] == [("assistant", "One, two, ", "partial")]
     )
+    assert chat.status.n_context == 42  # as the meter would show it if the app were killed now
+    await wait_until(lambda: store.messages(chat.conversation_id)[1].n_context == 42)
     gate.set()
     await wait_until(lambda: chat.status.state is State.IDLE)
     assert saved(store, chat.conversation_id)[1] == ("assistant", "One, two, three", "complete")
