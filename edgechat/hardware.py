@@ -60,6 +60,11 @@ class Memory:
     margin: int = MARGIN
     """What of `available` should stay free."""
 
+    @property
+    def room(self) -> int:
+        """Bytes to plan with."""
+        return max(0, self.available - self.margin)
+
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
@@ -124,6 +129,11 @@ def memory(root: Path = ROOT, *, held: int = 0) -> Memory:
         total, available = min(total, own), min(available, own - held)
         room = min(room, own - held - min(MARGIN, int(own * OFF)))
     return Memory(total, max(0, available), available - room)
+
+
+def own_memory() -> int:
+    """Bytes of main memory that this process holds, mapped files included as far as they were read."""
+    return int(psutil.Process().memory_info().rss)
 
 
 def _own_limit(text: str) -> int | None:

@@ -122,7 +122,7 @@ def free_memory() -> int:
     from edgechat import hardware
 
     memory = hardware.memory()
-    return max(0, memory.available - memory.margin)
+    return memory.room
 
 
 def _only_for(fits: bool, to: str, options: LayerOptions, *names: str) -> None:

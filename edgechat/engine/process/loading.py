@@ -79,13 +79,15 @@ def _drafting(settings: LoadSettings, runtime: Any) -> "Drafting":
 
 
 def _states(settings: LoadSettings, runtime: Any) -> "StateStore":
-    """Where the states of this model and these context settings are kept."""
+    """Where the states of this model and these context settings are kept: in memory no more of them than the
+    machine, or EDGECHAT_MEMORY_LIMIT, leaves beside the model."""
     from edgechat.engine.states import open_states
 
     info = runtime.info
+    memory = hardware.memory(held=hardware.own_memory())
     return open_states(
         settings.state_folder,
-        settings.state_memory_bytes,
+        min(settings.state_memory_bytes, memory.room),
         settings.state_disk_bytes,
         identity=f"{info.fingerprint} kv={settings.kv_type} ctx={runtime.n_ctx}",
         n_vocab=info.n_vocab,

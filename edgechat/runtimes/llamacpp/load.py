@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from edgechat import hardware
 from edgechat.errors import NotFoundError, ResourceError, UnsupportedError
 from edgechat.library import estimate
@@ -89,7 +87,7 @@ class _Loader:
         self.log = logs.capture()
         self.llama: Any = abi.llama()
         # What is planned counts the engine itself, and the model that this one drafts for.
-        self.free = hardware.memory(held=psutil.Process().memory_info().rss)
+        self.free = hardware.memory(held=hardware.own_memory())
         self.gpus = gpus() if settings.n_gpu_layers else ()
         self.n_threads = settings.n_threads or hardware.physical_cores()
         self.notes: list[str] = []
