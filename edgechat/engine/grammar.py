@@ -65,7 +65,7 @@ class Grammars:
         source = llguidance.LLMatcher.grammar_from_lark(FREE + lark.removeprefix("%llguidance {}"))
         if self._trie is None:
             wrapper = llguidance.TokenizerWrapper(_Vocabulary(self._tokenizer, self._eog))
-            # Without its precomputed slices of the vocabulary: they take as long to make as the trie, and save
+            # Without precomputed slices of the vocabulary: they take as long to make as the trie, and save
             # milliseconds in a few steps.
             self._trie = llguidance.LLTokenizer(wrapper, eos_token=self._eog, slices=[])
         matcher = llguidance.LLMatcher(self._trie, source, log_level=0)
