@@ -14,6 +14,7 @@ MAX_CONTEXT = 2**30
 MAX_WIDTH = 2**20
 MAX_HEADS = 2**14
 MAX_HEAD_WIDTH = 2**14
+MAX_REAL = 1e15
 ROPE_SCALINGS = frozenset({"none", "linear", "yarn", "longrope"})
 
 
@@ -45,6 +46,10 @@ def check_hyperparameters(header: GGUFHeader) -> None:
     _check_next_token_layers(facts, layers)
     for name in ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"):
         facts.real(name, 0.0, 1.0)
+    prefix = facts.key("")
+    for key, entry in header.fields.items():
+        if key.startswith(prefix) and entry.type is ValueType.FLOAT32:
+            facts.real(key.removeprefix(prefix), -MAX_REAL, MAX_REAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +216,10 @@ def _check_rope(facts: Facts) -> None:
         shown = scaling[:40] if isinstance(scaling, str) else scaling
         raise facts.broken("rope.scaling.type", f"is {shown!r}: {', '.join(sorted(ROPE_SCALINGS))} are known")
     for name in ("rope.freq_base", "rope.freq_base_swa"):
-        base = facts.real(name, 0.0, 1e15)
-        if base == 0:
-            raise facts.broken(name, "is 0")
+        facts.real(name, 1.0, MAX_REAL)
     for name in ("rope.scaling.factor", "rope.scale_linear"):
-        facts.real(name, 0.0, 1e6)
+        if facts.real(name, 0.0, 1e6):  # 0: none
+            facts.real(name, 1e-3, 1e6)
     facts.whole("rope.scaling.original_context_length", 1, MAX_CONTEXT, default=1)
 
 
