@@ -107,7 +107,8 @@ class GPTQLayers:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.grid = GridSettings(recipe.bits, recipe.size, recipe.symmetric)
-        self.settings = gptq.GPTQSettings(self.grid, gptq.Order(recipe.order), recipe.damping, refit=True)
+        order = gptq.Order(recipe.order)
+        self.settings = gptq.GPTQSettings(self.grid, order, recipe.damping, own_damping=True, refit=True)
         self.layout = gptq_format.CheckpointFormat(recipe.checkpoint_format)
 
     def check(self, shapes: Mapping[str, tuple[int, int]]) -> None:

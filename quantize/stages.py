@@ -5,12 +5,15 @@ and what it then makes of them is computed with the weights that came of it.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
+from models.config import Norms
 from models.decoder import NORM_NAMES, DecoderLayer
-from models.linear import Linears
+from models.linear import Linear, Linears
 from models.mlp import GatedMLP
+from quantize.residual_costs import residual_costs
 
 
 class _Reached(Exception):
@@ -76,6 +79,17 @@ class Stages:
         """The layer's output, of the states after attention; the layer's observer is told of all inputs."""
         added = self.layer.mlp.forward(self.layer.linears, self.mlp_input(hidden))
         return self._sum(hidden, self._norm(self.after_mlp, added))
+
+    def costs(self, matrix: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
+        """What errors cost in a matrix whose outputs are added to what goes by: of the hidden states before
+        and its inputs [B, S, K] to [B, S]. None: where a norm comes first, all cost the same."""
+        linear = self.layer.linears[matrix]
+        config = self.layer.config
+        if config.layout.norms is not Norms.BEFORE or not isinstance(linear, Linear):
+            return None
+        return partial(
+            residual_costs, weight=linear.weight, multiplier=config.residual_multiplier, eps=config.norm_eps
+        )
 
     def _norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
         return self.layer.norms[name](x) if name else x

@@ -194,7 +194,7 @@ class Streamer:
 
         quantize([self._seen(first, stages.attention_input)], 0.1)
         mixed = Kept(stages.mixed, self.room)
-        quantize([self._seen(last, mixed.make)], 0.3)
+        quantize([self._seen(last, mixed.make, stages.costs(last[0]))], 0.3)
         between = Hessian(layer.config.hidden_size, device=self.device)
         for start, stop in self._batches():
             hidden = self._get(start, stop)
@@ -209,7 +209,7 @@ class Streamer:
             first, last = stages.mlp_groups
             quantize([Inputs(tuple(first), between)], 0.5)
             gated = Kept(stages.gated, self.room)
-            quantize([self._seen(last, gated.make)], 0.9)
+            quantize([self._seen(last, gated.make, stages.costs(last[0]))], 0.9)
             if not self._is_last(layer):
                 for start, stop in self._batches():
                     hidden = self._get(start, stop)
@@ -230,13 +230,19 @@ class Streamer:
             for start, stop in self._batches():
                 self._put(layer, start, stages.after_experts(self._get(start, stop)))
 
-    def _seen(self, group: Sequence[str], made: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
-        """What a group of matrices is given."""
+    def _seen(
+        self,
+        group: Sequence[str],
+        made: Callable[[torch.Tensor], torch.Tensor],
+        costs: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
+    ) -> Inputs:
+        """What a group of matrices is given; `costs` tells, of the states and of that, what errors cost."""
         hessian: Hessian | None = None
         for start, stop in self._batches():
-            x = made(self._get(start, stop))
+            hidden = self._get(start, stop)
+            x = made(hidden)
             hessian = hessian or Hessian(x.shape[-1], device=self.device)
-            hessian.add(x)
+            hessian.add(x, None if costs is None else costs(hidden, x))
         return Inputs(tuple(group), hessian)
 
     def _is_last(self, layer: DecoderLayer) -> bool:

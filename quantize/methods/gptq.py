@@ -51,7 +51,10 @@ class GPTQSettings:
     grid: GridSettings = field(default_factory=GridSettings)
     order: Order = Order.STATIC
     damping: float = 0.01
-    """Of the mean diagonal, added to the Hessian's diagonal."""
+    """What is added to the Hessian's diagonal: this share of the diagonal's mean, as in the paper."""
+    own_damping: bool = False
+    """The share is of each column's own diagonal. One input that is a thousand times as large as the others
+    would make a mean that drowns them: they would be rounded to the nearest, with nothing made up for."""
     refit: bool = False
     """Fit the scales to the integers afterwards: 2 % less error on SmolLM2's layers."""
 
@@ -95,7 +98,7 @@ def _solve(weight: torch.Tensor, hessian: torch.Tensor, settings: GPTQSettings) 
     if bool(dead.any()):
         weight = weight.masked_fill(dead, 0)
     backward = _backward(diagonal, settings.order)
-    factored = _factor(hessian, backward, settings.damping)
+    factored = _factor(hessian, backward, settings)
     if factored is None:
         return _rounded(
             weight, hessian, settings.grid, "the Hessian can't be factored: rounded to the nearest"
@@ -132,25 +135,25 @@ class _Factored:
 
     factor: torch.Tensor
     """[K, K]."""
-    damping: float
-    """What was added to the diagonal."""
+    damping: torch.Tensor
+    """What was added to the diagonal, [K], in backward order."""
     note: str
 
 
-def _factor(hessian: torch.Tensor, backward: torch.Tensor, damping: float) -> _Factored | None:
+def _factor(hessian: torch.Tensor, backward: torch.Tensor, settings: GPTQSettings) -> _Factored | None:
     """Factor, with as much damping as it takes. A column that is always 0 gets 1 on the diagonal."""
     ordered = hessian[backward][:, backward]  # [K, K]
     diagonal = ordered.diagonal()
     diagonal.masked_fill_(diagonal == 0, 1)
-    mean = diagonal.mean().item()
+    unit = diagonal.clone() if settings.own_damping else diagonal.mean().expand(len(diagonal))
     added = 0.0
     for rescue in range(RESCUES):
-        share = damping * 10**rescue
-        diagonal.add_((share - added) * mean)
+        share = settings.damping * 10**rescue
+        diagonal.add_(unit, alpha=share - added)
         added = share
         factor, failed = torch.linalg.cholesky_ex(ordered)
         if not failed.item() and bool(torch.isfinite(factor.diagonal()).all()):
-            return _Factored(factor, share * mean, f"damping raised to {share:.3g}" if rescue else "")
+            return _Factored(factor, share * unit, f"damping raised to {share:.3g}" if rescue else "")
     return None
 
 
@@ -221,7 +224,7 @@ class _Solver:
         self.integers[start:stop] = (block.steps + self.zeros[of]).to(torch.uint8)
         rounding = wanted.addcmul_(block.steps, self.scales[of], value=-1)
         self.loss += self.square[start:stop] @ rounding.square_()
-        self.loss -= self.damping * self.error[start:stop].square().sum(0)
+        self.loss -= self.damping[start:stop] @ self.error[start:stop].square()
 
     def _find_group(self, block: "_Block", at: int) -> None:
         """The scales of the group that ends at column `at`, from the weights as they now have to be."""
@@ -271,8 +274,9 @@ class _Solver:
 
     def refit(self, weight: torch.Tensor, hessian: torch.Tensor) -> None:
         """Fit the scales to the integers; `weight` and `hessian` are in the matrix's own order."""
-        groups = torch.empty_like(self.backward)
+        groups, damping = torch.empty_like(self.backward), torch.empty_like(self.damping)
         groups[self.backward] = self.groups
+        damping[self.backward] = self.damping
         zeros = self.zeros.t()[:, groups]
         scales, gained = refit(
             weight,
@@ -280,7 +284,7 @@ class _Solver:
             self.scales.t(),
             groups,
             hessian,
-            damping=self.damping,
+            damping=damping,
             store=lambda scales: as_stored(scales, self.grid),
         )
         self.scales = scales.t()

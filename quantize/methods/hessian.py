@@ -11,7 +11,7 @@ MIN_PANEL = 128
 
 
 class Hessian:
-    """The running mean of x x^T over all inputs x, [K, K].
+    """The running mean of x x^T over all inputs x, [K, K], some of which may count more than others.
 
     The papers' H is twice that; no result depends on a factor.
     """
@@ -37,11 +37,20 @@ class Hessian:
         self._upper = torch.zeros(columns, columns, dtype=dtype, device=device)
         self._abs_sum = torch.zeros(columns, dtype=torch.float64, device=device)
 
-    def add(self, inputs: torch.Tensor) -> None:
-        """Count more inputs: [..., K]."""
+    def add(self, inputs: torch.Tensor, costs: torch.Tensor | None = None) -> None:
+        """Count more inputs.
+
+        Args:
+            inputs: [..., K].
+            costs: [...], not negative: what a square error made of each costs; None: all the same.
+        """
         x = inputs.reshape(-1, inputs.shape[-1]).to(self._upper.dtype)  # [T, K]
         if not len(x):
             return
+        if self.magnitudes:
+            self._abs_sum += x.abs().sum(0)
+        if costs is not None:
+            x = x * costs.reshape(-1, 1).to(x.dtype).sqrt()
         total = self.count + len(x)
         keep, share = self.count / total, 1 / total
         columns = x.shape[1]
@@ -50,8 +59,6 @@ class Hessian:
             panel = slice(start, start + step)
             self._upper[panel, start:].addmm_(x[:, panel].t(), x[:, start:], beta=keep, alpha=share)
         self.count = total
-        if self.magnitudes:
-            self._abs_sum += x.abs().sum(0)
 
     def matrix(self) -> torch.Tensor:
         """The mean, [K, K], symmetric; of the sums' dtype. It shares their memory: add nothing afterwards."""

@@ -27,7 +27,7 @@ def refit(
     groups: torch.Tensor,
     hessian: torch.Tensor,
     *,
-    damping: float,
+    damping: torch.Tensor | float,
     store: Callable[[torch.Tensor], torch.Tensor],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Scales that fit the integers better.
@@ -38,7 +38,7 @@ def refit(
         scales: [N, G], as they are; not 0.
         groups: int64 [K], the group of each column, 0 to G - 1.
         hessian: [K, K] of weight's dtype.
-        damping: added to the Hessian's diagonal.
+        damping: added to the Hessian's diagonal, [K] or one for all.
         store: rounds scales as they are stored.
 
     Returns:
@@ -46,7 +46,8 @@ def refit(
     """
     n, k = weight.shape
     columns = [(groups == g).nonzero()[:, 0] for g in range(scales.shape[1])]
-    fit = _Fit(groups, columns, hessian, damping, store)
+    added = torch.as_tensor(damping, dtype=weight.dtype, device=weight.device).expand(k)
+    fit = _Fit(groups, columns, hessian, added, store)
     step = max(1, AT_ONCE // max(k, len(columns) ** 2))
     parts = [
         fit(*(one[start : start + step] for one in (weight, steps, scales))) for start in range(0, n, step)
@@ -62,7 +63,8 @@ class _Fit:
     columns: list[torch.Tensor]
     """Of each group."""
     hessian: torch.Tensor
-    damping: float
+    damping: torch.Tensor
+    """[K]."""
     store: Callable[[torch.Tensor], torch.Tensor]
 
     def __call__(
@@ -80,8 +82,8 @@ class _Fit:
             part = steps[:, own]
             normal[:, g].index_add_(1, self.groups, (part @ self.hessian[own]).mul_(steps))
             right[:, g] = (part * of_error[:, own]).sum(1)
-            damped[:, g] = self.damping * part.square().sum(1)
-            damped_right[:, g] = self.damping * (part * error[:, own]).sum(1)
+            damped[:, g] = part.square() @ self.damping[own]
+            damped_right[:, g] = (part * error[:, own]) @ self.damping[own]
         # A group of nothing but zeros keeps its scale. Cholesky, also because torch's batched LU gave wrong
         # pivots for 152 groups, with MKL on two threads.
         damped += (normal.diagonal(dim1=1, dim2=2) + damped == 0).to(damped.dtype)

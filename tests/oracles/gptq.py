@@ -33,6 +33,7 @@ def gptq(
     groups: npt.NDArray[np.int64],
     by_importance: bool,
     damping: float,
+    own_damping: bool = False,
 ) -> Rounded:
     """Round with given scales.
 
@@ -45,6 +46,7 @@ def gptq(
         groups: [K], of each column.
         by_importance: columns with the largest diagonal first.
         damping: of the mean diagonal.
+        own_damping: of each column's own instead.
     """
     w = weight.copy()
     h = hessian.copy()
@@ -55,7 +57,7 @@ def gptq(
     order = np.argsort(-np.diag(hessian), kind="stable") if by_importance else np.arange(len(h))
     w = w[:, order]
     h = h[np.ix_(order, order)]
-    h += damping * np.mean(np.diag(h)) * np.eye(len(h))
+    h += damping * (np.diag(np.diag(h)) if own_damping else np.mean(np.diag(h)) * np.eye(len(h)))
     inverse = np.linalg.inv(h)
     upper = np.linalg.cholesky((inverse + inverse.T) / 2).T
     integers = np.zeros(w.shape, np.int64)

@@ -75,7 +75,8 @@ def test_a_gptq_checkpoint(tiny_folder: Path, tmp_path: Path) -> None:
 
 def test_a_matrix_sees_what_the_quantized_ones_before_it_leave(tiny_folder: Path, tmp_path: Path) -> None:
     """Layer 2's integers are those that GPTQ gives on inputs that transformers computes, with the layers
-    before it and its own earlier matrices as they were written."""
+    before it and its own earlier matrices as they were written. An error in what is added to what goes by
+    costs as much as the norm that comes next makes of it."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -99,19 +100,31 @@ def test_a_matrix_sees_what_the_quantized_ones_before_it_leave(tiny_folder: Path
         ("mlp.gate_proj", "mlp.up_proj"),
         ("mlp.down_proj",),
     )
-    settings = gptq.GPTQSettings(GridSettings(4, 64), refit=True)
+    settings = gptq.GPTQSettings(GridSettings(4, 64), own_damping=True, refit=True)
+    # Where what goes by is read off before each matrix that adds to it.
+    goes_by = {"self_attn.o_proj": "input_layernorm", "mlp.down_proj": "post_attention_layernorm"}
     for group in groups:
         seen: list[torch.Tensor] = []
-        hook = layer.get_submodule(group[0]).register_forward_pre_hook(
-            lambda module, args, seen=seen: seen.append(args[0].flatten(0, 1).double())
-        )
+        watched = [goes_by[group[0]], group[0]] if group[0] in goes_by else [group[0]]
+        hooks = [
+            layer.get_submodule(name).register_forward_pre_hook(
+                lambda module, args, seen=seen: seen.append(args[0].flatten(0, 1).double())
+            )
+            for name in watched
+        ]
         with torch.no_grad():
             model(tokens)
-        hook.remove()
-        [x] = seen
+        for hook in hooks:
+            hook.remove()
+        x = seen[-1]
+        costs = torch.ones(len(x), 1, dtype=torch.float64)
+        if len(seen) > 1:
+            squares = layer.get_submodule(group[0]).weight.detach().double().square().mean(0)
+            after = seen[0].square().mean(1) + x.square() @ squares
+            costs = 1 / (after[:, None] + model.config.rms_norm_eps)
         for name in group:
             weight = layer.get_submodule(name).weight.detach()
-            solved = gptq.quantize_matrix(weight, (x.T @ x / len(x)).float(), settings)
+            solved = gptq.quantize_matrix(weight, ((x * costs).T @ x / len(x)).float(), settings)
             # Another integer moves a weight by an eighth or more; a scale's last digit by a thousandth.
             same = np.isclose(solved.matrix.dense(), written[f"{name}.weight"].numpy(), rtol=2e-3, atol=1e-7)
             assert same.mean() > 0.98, name

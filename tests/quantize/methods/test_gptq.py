@@ -42,11 +42,16 @@ CASES = [
 
 @pytest.mark.parametrize(("bits", "group", "symmetric", "order"), CASES)
 @pytest.mark.parametrize("double", [True, False])
-def test_equals_the_paper(bits: int, group: int, symmetric: bool, order: Order, double: bool) -> None:
+@pytest.mark.parametrize("own", [False, True])
+def test_equals_the_paper(
+    bits: int, group: int, symmetric: bool, order: Order, *, double: bool, own: bool
+) -> None:
+    """Also where each column's damping is a share of its own diagonal, which is all that differs then."""
     weight, hessian = layer(24, 384)
     if double:
         weight, hessian = weight.double(), hessian.double()
-    solved = quantize_matrix(weight, hessian, GPTQSettings(GridSettings(bits, group, symmetric), order))
+    settings = GPTQSettings(GridSettings(bits, group, symmetric), order, own_damping=own)
+    solved = quantize_matrix(weight, hessian, settings)
     matrix = solved.matrix
     expected = gptq(
         weight.double().numpy(),
@@ -57,6 +62,7 @@ def test_equals_the_paper(bits: int, group: int, symmetric: bool, order: Order, 
         groups=(matrix.sequential_groups() if matrix.groups is None else matrix.groups).astype(np.int64),
         by_importance=order is not Order.GIVEN,
         damping=0.01,
+        own_damping=own,
     )
     differs = matrix.integers != expected.integers
     if double:
@@ -79,9 +85,12 @@ def test_classic_order_carries_its_groups() -> None:
     assert quantize_matrix(weight, hessian, GPTQSettings(GridSettings(4, 32))).matrix.groups is None
 
 
-def test_loss_is_the_error_of_the_outputs() -> None:
+@pytest.mark.parametrize("refit", [False, True])
+@pytest.mark.parametrize("own", [False, True])
+def test_loss_is_the_error_of_the_outputs(own: bool, refit: bool) -> None:
     weight, hessian = layer(40, 256)
-    solved = quantize_matrix(weight, hessian, GPTQSettings(GridSettings(4, 32)))
+    settings = GPTQSettings(GridSettings(4, 32), own_damping=own, refit=refit)
+    solved = quantize_matrix(weight, hessian, settings)
     expected = output_error((solved.dense(weight) - weight).double(), hessian.double()).numpy()
     np.testing.assert_allclose(solved.loss, expected, rtol=1e-3)
     assert solved.loss.sum() == pytest.approx(expected.sum(), rel=1e-3)
@@ -98,6 +107,31 @@ def test_beats_rounding_and_orders_help(bits: int) -> None:
     assert losses[Order.GIVEN] < 0.8 * nearest
     assert losses[Order.STATIC] < losses[Order.GIVEN]
     assert losses[Order.CLASSIC] < losses[Order.GIVEN]
+
+
+def test_one_large_input_does_not_drown_the_others() -> None:
+    """As attention sinks make it: one per cent of the mean diagonal is more than the other columns have."""
+    weight, hessian = layer(32, 128)
+    hessian[7], hessian[:, 7] = 0, 0
+    hessian[7, 7] = 1e5 * hessian.diagonal().mean()
+    losses = []
+    for own in (False, True):
+        solved = quantize_matrix(weight, hessian, GPTQSettings(GridSettings(4, 32), own_damping=own))
+        error = solved.dense(weight) - weight
+        error[:, 7] = 0
+        losses.append(output_error(error, hessian).sum().item())
+    assert losses[1] < 0.8 * losses[0]
+
+
+def test_own_damping_does_not_depend_on_the_scale_of_inputs() -> None:
+    """The integers are the same when inputs are multiplied by powers of two and weights divided by them."""
+    weight, hessian = layer(16, 128)
+    weight, hessian = weight.double(), hessian.double()
+    factors = torch.tensor([0.25, 1.0, 8.0, 2.0], dtype=torch.float64).repeat_interleave(32)  # by groups
+    settings = GPTQSettings(GridSettings(4, 32), Order.GIVEN, own_damping=True)
+    before = quantize_matrix(weight, hessian, settings).matrix
+    after = quantize_matrix(weight / factors, hessian * factors * factors[:, None], settings).matrix
+    np.testing.assert_array_equal(after.integers, before.integers)
 
 
 def test_matrices_with_the_same_inputs_are_as_one_by_one() -> None:
@@ -121,12 +155,15 @@ def test_dead_columns_become_zero() -> None:
     assert (everything.dense(weight) == 0).all()
 
 
-def test_rescues_what_cannot_be_factored() -> None:
+@pytest.mark.parametrize("own", [False, True])
+def test_rescues_what_cannot_be_factored(own: bool) -> None:
     weight, hessian = layer(16, 128)
-    values, vectors = torch.linalg.eigh(hessian.double())
-    values[0] = -0.05 * hessian.diagonal().mean()  # as no sum of squares can be, but sums in 32 bits may
-    broken = (vectors * values @ vectors.T).float()
-    solved = quantize_matrix(weight, broken, GPTQSettings(GridSettings(4, 32)))
+    units = hessian.diagonal().double() if own else hessian.diagonal().double().mean().expand(128)
+    spread = units.sqrt()
+    values, vectors = torch.linalg.eigh(hessian.double() / spread / spread[:, None])
+    values[0] = -0.05  # as no sum of squares can be, but sums in 32 bits may
+    broken = ((vectors * values @ vectors.T) * spread * spread[:, None]).float()
+    solved = quantize_matrix(weight, broken, GPTQSettings(GridSettings(4, 32), own_damping=own))
     assert solved.note == "damping raised to 0.1"
     assert np.isfinite(solved.matrix.dense()).all()
 

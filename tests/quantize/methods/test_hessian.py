@@ -25,6 +25,19 @@ def test_mean_over_batches(columns: int, dtype: torch.dtype) -> None:
     assert hessian.count == 70
 
 
+def test_some_inputs_count_more_than_others() -> None:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(3, 20, 300, generator=generator)
+    costs = torch.rand(3, 20, generator=generator)
+    hessian = Hessian(300, magnitudes=True)
+    hessian.add(x[:1], costs[:1])
+    hessian.add(x[1:], costs[1:])
+    rows = x.double().flatten(0, 1)
+    expected = (rows * costs.double().reshape(-1, 1)).T @ rows / 60
+    torch.testing.assert_close(hessian.matrix().double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(hessian.mean_magnitude, x.abs().flatten(0, 1).mean(0))
+
+
 @pytest.mark.parametrize("columns", [16, 128, 300, 1100])
 def test_output_error_is_that_of_running_it(columns: int) -> None:
     generator = torch.Generator().manual_seed(3)

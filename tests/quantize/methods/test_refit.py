@@ -47,6 +47,21 @@ def test_as_least_squares(damping: float, scattered: bool) -> None:
     assert bool((gained > 0).all())
 
 
+def test_damping_of_each_column() -> None:
+    """Over H + diag(damping)."""
+    weight, hessian = problem(5)
+    groups = torch.arange(K) // GROUP
+    scales = weight.abs().amax(1, keepdim=True).expand(N, K // GROUP) / 7
+    steps = torch.round(weight / scales[:, groups]).clamp(-8, 7)
+    damping = torch.linspace(0.0, 2.0, K, dtype=torch.float64)
+    found, _ = refit(weight, steps, scales, groups, hessian, damping=damping, store=lambda s: s)
+    root = np.linalg.cholesky((hessian + torch.diag(damping)).numpy())
+    for row in range(N):
+        parts = np.stack([(steps[row] * (groups == g)).numpy() @ root for g in range(K // GROUP)], 1)
+        wanted = np.linalg.lstsq(parts, weight[row].numpy() @ root, rcond=None)[0]
+        np.testing.assert_allclose(found[row].numpy(), wanted, rtol=1e-8)
+
+
 def test_what_is_stored_is_never_worse() -> None:
     """A rounding that takes back all that was gained leaves a row as it was."""
     weight, hessian = problem(3)
