@@ -2,13 +2,13 @@
 
 import ctypes
 import re
-import unicodedata
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
 from edgechat.runtimes.llamacpp import abi
 from edgechat.runtimes.llamacpp.header import meta
+from models.composing import composed
 from models.pretokenizer import COMPOSES
 
 PIECE_BYTES = 64
@@ -107,10 +107,10 @@ class LlamaCppTokenizer:
 
     def _composed(self, text: str) -> str:
         """`text` in NFC, but for the names of tokens in it: those are found beforehand."""
-        if unicodedata.is_normalized("NFC", text):
+        if composed(text) == text:
             return text
         parts = self._named.split(text)
-        parts[::2] = [unicodedata.normalize("NFC", part) for part in parts[::2]]
+        parts[::2] = map(composed, parts[::2])
         return "".join(parts)
 
     @cached_property
