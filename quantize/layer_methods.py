@@ -60,6 +60,8 @@ class LayerMethod(Protocol):
     sequential: bool
     """A group of matrices can be quantized without a look at those that come after it: `quantize` may be
     given the inputs of some groups only, and then of the next."""
+    weighs: bool
+    """Errors in what a layer adds to what goes by count as the next norm makes of them."""
 
     def check(self, shapes: Mapping[str, tuple[int, int]]) -> None:
         """Refuse matrices that can't be stored.
@@ -103,6 +105,7 @@ class GPTQLayers:
     magnitudes = False
     sampled = False
     sequential = True
+    weighs = True
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -159,6 +162,7 @@ class AWQLayers:
     magnitudes = True
     sampled = False
     sequential = False
+    weighs = False
 
     def __init__(self, recipe: Recipe, dtype: str) -> None:
         self.group_size = recipe.size
@@ -206,6 +210,7 @@ class Int8Layers:
     """A scale for each output, in compressed-tensors' layout."""
 
     magnitudes = False
+    weighs = False
 
     def __init__(self, recipe: Recipe, dtype: str) -> None:
         self.scheme = int8_format.Scheme(recipe.scheme.value)

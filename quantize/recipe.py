@@ -68,7 +68,8 @@ class Recipe:
     """Columns that share a scale; -1: the whole row; None: the largest of 128, 64, 32 that divides."""
     symmetric: bool = True
     order: Order = Order.STATIC
-    damping: float = 0.01
+    damping: float = 0.03
+    """Of GPTQ: the share of each column's own diagonal that is added to the Hessian's."""
     checkpoint_format: str = "gptq"
     """"gptq" or "gptq_v2": how zero points are stored."""
     scheme: Scheme = Scheme.W8A16

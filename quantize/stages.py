@@ -15,6 +15,9 @@ from models.linear import Linear, Linears
 from models.mlp import GatedMLP
 from quantize.residual_costs import residual_costs
 
+Costs = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Of hidden states [B, S, D] and a matrix's inputs [B, S, K]: what a square error costs, [B, S]."""
+
 
 class _Reached(Exception):
     """The input that was waited for is there."""
@@ -80,9 +83,9 @@ class Stages:
         added = self.layer.mlp.forward(self.layer.linears, self.mlp_input(hidden))
         return self._sum(hidden, self._norm(self.after_mlp, added))
 
-    def costs(self, matrix: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
-        """What errors cost in a matrix whose outputs are added to what goes by: of the hidden states before
-        and its inputs [B, S, K] to [B, S]. None: where a norm comes first, all cost the same."""
+    def costs(self, matrix: str) -> Costs | None:
+        """What errors cost in a matrix whose outputs are added to what goes by, given the states before.
+        None: where a norm comes first, all cost the same."""
         linear = self.layer.linears[matrix]
         config = self.layer.config
         if config.layout.norms is not Norms.BEFORE or not isinstance(linear, Linear):

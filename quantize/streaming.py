@@ -29,7 +29,7 @@ from quantize.looking import Kept, Observer, SeenAll
 from quantize.methods.hessian import Hessian
 from quantize.partial import finish
 from quantize.resume import LayerRecord, State, Workspace
-from quantize.stages import Stages
+from quantize.stages import Costs, Stages
 
 if TYPE_CHECKING:
     from models.checkpoint import StoredTensor
@@ -194,7 +194,7 @@ class Streamer:
 
         quantize([self._seen(first, stages.attention_input)], 0.1)
         mixed = Kept(stages.mixed, self.room)
-        quantize([self._seen(last, mixed.make, stages.costs(last[0]))], 0.3)
+        quantize([self._seen(last, mixed.make, self._costs(stages, last[0]))], 0.3)
         between = Hessian(layer.config.hidden_size, device=self.device)
         for start, stop in self._batches():
             hidden = self._get(start, stop)
@@ -209,7 +209,7 @@ class Streamer:
             first, last = stages.mlp_groups
             quantize([Inputs(tuple(first), between)], 0.5)
             gated = Kept(stages.gated, self.room)
-            quantize([self._seen(last, gated.make, stages.costs(last[0]))], 0.9)
+            quantize([self._seen(last, gated.make, self._costs(stages, last[0]))], 0.9)
             if not self._is_last(layer):
                 for start, stop in self._batches():
                     hidden = self._get(start, stop)
@@ -234,7 +234,7 @@ class Streamer:
         self,
         group: Sequence[str],
         made: Callable[[torch.Tensor], torch.Tensor],
-        costs: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
+        costs: Costs | None = None,
     ) -> Inputs:
         """What a group of matrices is given; `costs` tells, of the states and of that, what errors cost."""
         hessian: Hessian | None = None
@@ -244,6 +244,9 @@ class Streamer:
             hessian = hessian or Hessian(x.shape[-1], device=self.device)
             hessian.add(x, None if costs is None else costs(hidden, x))
         return Inputs(tuple(group), hessian)
+
+    def _costs(self, stages: Stages, matrix: str) -> Costs | None:
+        return stages.costs(matrix) if self.method.weighs else None
 
     def _is_last(self, layer: DecoderLayer) -> bool:
         return layer.index + 1 == self.weights.config.n_layers

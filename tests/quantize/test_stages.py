@@ -14,6 +14,7 @@ pytestmark = pytest.mark.oracle
 def test_the_parts_make_the_whole(case: str, tmp_path: Path) -> None:
     import torch
 
+    from models.config import Norms
     from models.decoder import Decoder
     from models.weights import open_weights
     from quantize.stages import Stages
@@ -36,6 +37,10 @@ def test_the_parts_make_the_whole(case: str, tmp_path: Path) -> None:
             assert torch.equal(stages.attention_input(hidden), seen[first[0]])
             mixed = stages.mixed(hidden)
             assert torch.equal(mixed, seen[last[0]])
+            costs = stages.costs(last[0])
+            assert (costs is None) == (layer.config.layout.norms is not Norms.BEFORE)
+            if costs is not None:
+                assert costs(hidden, mixed).shape == (2, 24)
             between = stages.after_attention(hidden, mixed)
             if stages.has_experts:
                 found = stages.after_experts(between)

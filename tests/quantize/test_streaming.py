@@ -100,7 +100,7 @@ def test_a_matrix_sees_what_the_quantized_ones_before_it_leave(tiny_folder: Path
         ("mlp.gate_proj", "mlp.up_proj"),
         ("mlp.down_proj",),
     )
-    settings = gptq.GPTQSettings(GridSettings(4, 64), own_damping=True, refit=True)
+    settings = gptq.GPTQSettings(GridSettings(4, 64), damping=0.03, own_damping=True, refit=True)
     # Where what goes by is read off before each matrix that adds to it.
     goes_by = {"self_attn.o_proj": "input_layernorm", "mlp.down_proj": "post_attention_layernorm"}
     for group in groups:
