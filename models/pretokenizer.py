@@ -42,6 +42,8 @@ _KNOWN: dict[tuple[str, ...], tuple[tuple[str, bool], ...]] = {
 COMPOSES = frozenset({"qwen2", "qwen35", "command-r", "olmo", "mpt"})
 """Names whose models' own tokenizers compose characters (Unicode's NFC) before all else. llama.cpp doesn't:
 whoever gives it text has to."""
+LIKE_GPT2 = frozenset({"gpt-2", "smollm", "olmo", "command-r"})
+"""Names under which llama.cpp splits with GPT-2's expression, all digits apart or not."""
 _COMPOSING = {"gpt-2": "olmo", "smollm": "command-r"}
 _NOT_COMPOSING = {"qwen2": "deepseek-r1-qwen"}
 # Of two names under which llama.cpp splits alike, the one whose models compose, or the one whose don't.

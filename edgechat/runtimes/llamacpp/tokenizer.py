@@ -9,10 +9,13 @@ from typing import Any
 from edgechat.runtimes.llamacpp import abi
 from edgechat.runtimes.llamacpp.header import meta
 from models.composing import composed
-from models.pretokenizer import COMPOSES
+from models.pretokenizer import COMPOSES, LIKE_GPT2
 
 PIECE_BYTES = 64
 SURROGATES = re.compile("[\ud800-\udfff]")
+CONTROLS = re.compile("[\x00-\x08\x0e-\x1f\x7f]")
+SIGNS = re.compile(r" ?(?:[^\w\s]|[_\x1c-\x1f])+")
+"""What GPT-2's expression keeps together: neither letters nor digits nor spaces, and one space before."""
 NO_TOKEN = -1
 NAMED = 1 << 3 | 1 << 4
 """LLAMA_TOKEN_ATTR_CONTROL and _USER_DEFINED."""
@@ -48,7 +51,9 @@ class LlamaCppTokenizer:
         self._llama: Any = abi.llama()
         self._vocab = self._llama.llama_model_get_vocab(model)
         self._pieces: dict[int, bytes] = {}
-        self._composes = meta(model, "tokenizer.ggml.pre") in COMPOSES
+        pre = meta(model, "tokenizer.ggml.pre")
+        self._composes = pre in COMPOSES
+        self._keeps_signs_together = pre in LIKE_GPT2
         self.n_vocab: int = self._llama.llama_vocab_n_tokens(self._vocab)
         bos = self._llama.llama_vocab_bos(self._vocab)
         self.bos_id: int | None = bos if 0 <= bos < self.n_vocab else None
@@ -68,23 +73,13 @@ class LlamaCppTokenizer:
         """
         if self._composes:
             text = self._composed(text)
+        if self._keeps_signs_together and CONTROLS.search(text) and self._unknown:
+            text = self._without_unknown(text)
         try:
             data = text.encode()
         except UnicodeEncodeError:
             data = SURROGATES.sub("\ufffd", text).encode()
-        if not data:
-            return []
-        if len(data) >= 2**31 - 16:
-            raise ValueError(f"a text of {len(data)} bytes is too long to tokenize at once")
-        room = len(data) // 2 + 16
-        while True:
-            tokens = (ctypes.c_int32 * room)()
-            n = self._llama.llama_tokenize(self._vocab, data, len(data), tokens, room, False, special)
-            if n >= 0:
-                return tokens[:n]
-            if -n <= room:
-                raise ValueError(f"a text of {len(data)} bytes is too long to tokenize at once")
-            room = -n
+        return self._tokens(data, special)
 
     def piece(self, token: int) -> bytes:
         """The bytes that a token stands for; a control token stands for none.
@@ -105,12 +100,47 @@ class LlamaCppTokenizer:
         """
         return self._piece(token, special=True).decode("utf-8", "replace")
 
+    def _tokens(self, data: bytes, special: bool) -> list[int]:
+        if not data:
+            return []
+        if len(data) >= 2**31 - 16:
+            raise ValueError(f"a text of {len(data)} bytes is too long to tokenize at once")
+        room = len(data) // 2 + 16
+        while True:
+            tokens = (ctypes.c_int32 * room)()
+            n = self._llama.llama_tokenize(self._vocab, data, len(data), tokens, room, False, special)
+            if n >= 0:
+                return tokens[:n]
+            if -n <= room:
+                raise ValueError(f"a text of {len(data)} bytes is too long to tokenize at once")
+            room = -n
+
     def _composed(self, text: str) -> str:
         """`text` in NFC, but for the names of tokens in it: those are found beforehand."""
         if composed(text) == text:
             return text
         parts = self._named.split(text)
         parts[::2] = map(composed, parts[::2])
+        return "".join(parts)
+
+    @cached_property
+    def _unknown(self) -> dict[int, None]:
+        """The control characters that the vocabulary has no token for, as str.translate drops them."""
+        return {i: None for i in (*range(9), *range(14, 32), 127) if not self._tokens(bytes([i]), False)}
+
+    def _without_unknown(self, text: str) -> str:
+        """`text` without characters that have no token, where their neighbours may become one token.
+
+        llama.cpp drops such a character after it has merged its neighbours, the model's own tokenizer
+        before. Where it has no two neighbours among the signs it stays, so that text is split as it was.
+        """
+
+        def known(found: re.Match[str]) -> str:
+            signs = found[0].translate(self._unknown)
+            return signs if len(signs) > 1 else found[0]
+
+        parts = self._named.split(text)
+        parts[::2] = (SIGNS.sub(known, part) for part in parts[::2])
         return "".join(parts)
 
     @cached_property

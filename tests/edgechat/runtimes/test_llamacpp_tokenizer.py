@@ -162,6 +162,28 @@ def test_ids_are_those_of_transformers(tokenizer: LlamaCppTokenizer, starter_ggu
         assert tokenizer.encode(text) == reference.encode(text, add_special_tokens=False), repr(text)
 
 
+@pytest.mark.oracle
+def test_characters_without_a_token_have_the_ids_of_transformers(
+    tokenizer: LlamaCppTokenizer, starter_gguf: Path
+) -> None:
+    """The starter's vocabulary lacks six control characters: what stands around one may be one token."""
+    from transformers import AutoTokenizer
+
+    reference: Any = AutoTokenizer.from_pretrained(starter_gguf.parent, gguf_file=starter_gguf.name)
+    assert [tokenizer.encode(chr(i)) for i in (4, 6, 0x13, 0x14, 0x16, 0x1D)] == [[]] * 6
+    parts = [
+        *"\x03\x04\x06\x13\x14\x16\x1b\x1d \n\t'stas_<@#(\xa0\u4e2d\u0301\u284a",
+        "'s",
+        "  ",
+        "<|im_end|>",
+        "\U0001f600",
+    ]
+    dice = random.Random(13)
+    drawn = ("".join(dice.choices(parts, k=dice.randrange(1, 14))) for _ in range(5_000))
+    for text in [" \x06'", "'\x06s", "\x06's", " \x06's", "#\x06#", "<|im_end|>\x14<|im_end|>", *drawn]:
+        assert tokenizer.encode(text) == reference.encode(text, add_special_tokens=False), repr(text)
+
+
 DECOMPOSED = [
     unicodedata.normalize("NFD", hf_models.SCRIPTS),
     *(unicodedata.normalize("NFD", text) for text in TEXTS),
