@@ -5,6 +5,7 @@ ngram.py        drafts from the conversation's own words
 accept.py       which drafts stand: the output is distributed exactly as the target model's
 cost.py         V(k): measured seconds of a batch of k tokens
 calibration.py  how often drafts stand, by proposer, place and confidence
+leaning.py      which words' drafts fall in this answer
 stopping.py     the optimal stopping rule, as arithmetic
 controller.py   how many to draft, or none
 """

@@ -3,7 +3,8 @@
 A draft model's probabilities and the length of an n-gram's match both say something about acceptance, and
 something else for each text. Two layers, both forgetting: a shift of the log-odds for each proposer, which
 learns from every draft (Platt 1999, with the slope fixed at 1), and counts in bins of proposer, place in the
-draft and confidence, which start from the first layer's answer.
+draft and confidence, which start from the first layer's answer. Drafts from words have one place only: a
+match's length, which their confidence tells, says it all.
 
 Acceptance is conditional: of the drafts before it standing. Drafts after one that fell are not counted.
 """
@@ -19,6 +20,8 @@ from edgechat.engine.speculation.proposal import Draft, Source
 _CONFIDENCE_BINS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
 _PLACE_BINS = (1, 2, 4, 8)
 _MOST_SHIFT = 5.0
+_PLACED = (Source.MODEL, Source.HEADS)
+"""Whose acceptance depends on the place in the draft as well."""
 
 
 class LearntBin(msgspec.Struct, frozen=True, array_like=True):
@@ -69,7 +72,7 @@ class _Bin:
 class Calibration:
     """Acceptance by proposer, place and confidence. Shared by all answers of a pair of models."""
 
-    PRIOR = 6.0
+    PRIOR = 8.0
     """So many drafts is the first layer's answer worth in a bin."""
     MEMORY = 64.0
     """So many of the last drafts count in a bin."""
@@ -78,8 +81,8 @@ class Calibration:
     what was learnt before it counts as little as the first layer's answer."""
     RATE = 0.1
     """Of the log-odds' shift."""
-    KEPT = 16.0
-    """So many drafts is what was learnt in an earlier run worth in a bin: it was another text."""
+    KEPT = 12.0
+    """So many drafts is what was learnt in earlier answers worth in a bin: those were other texts."""
 
     def __init__(self, learnt: Learnt | None = None) -> None:
         """Begin with what was learnt in an earlier run; None: with nothing."""
@@ -145,6 +148,11 @@ class Calibration:
             self._shift[source] = max(-_MOST_SHIFT, min(_MOST_SHIFT, shift))
             self._mean[source] = self.mean(source) + (stood - self.mean(source)) / 16
 
+    def begin(self) -> None:
+        """A new answer begins."""
+        for source in Source:
+            self.soften(source, self.KEPT)
+
     def soften(self, source: Source, weight: float = PRIOR) -> None:
         """Keep what is believed of `source`, but less firmly."""
         for key, found in self._bins.items():
@@ -157,42 +165,6 @@ class Calibration:
         return 1 / (1 + (1 - odds) / odds * math.exp(-self._shift.get(draft.source, 0.0)))
 
 
-class Shadow:
-    """Drafts that were not verified, compared with what came: acceptance is learnt without paying for it.
-
-    Only for chosen drafts (n-grams): one that was drawn stands more often than it is equal.
-    """
-
-    def __init__(self, calibration: Calibration) -> None:
-        self._calibration = calibration
-        self._drafts: Sequence[Draft] = ()
-        self._next = 0
-
-    @property
-    def waiting(self) -> bool:
-        """Whether drafts await their tokens; until then no others are taken."""
-        return self._next < len(self._drafts)
-
-    def cast(self, drafts: Sequence[Draft], first: int = 0) -> None:
-        """Await the tokens at the places of `drafts[first:]`."""
-        self._drafts, self._next = drafts, first
-
-    def feed(self, tokens: Sequence[int]) -> None:
-        """The text went on."""
-        for token in tokens:
-            if not self.waiting:
-                return
-            draft = self._drafts[self._next]
-            stood = draft.token == token
-            self._calibration.learn([draft], int(stood), 1, first=self._next)
-            self._next += 1
-            if not stood:
-                self.drop()
-
-    def drop(self) -> None:
-        """The text went elsewhere."""
-        self._drafts, self._next = (), 0
-
-
 def _key(draft: Draft, place: int) -> tuple[Source, int, int]:
-    return draft.source, bisect_right(_PLACE_BINS, place), bisect_right(_CONFIDENCE_BINS, draft.confidence)
+    place = bisect_right(_PLACE_BINS, place) if draft.source in _PLACED else 0
+    return draft.source, place, bisect_right(_CONFIDENCE_BINS, draft.confidence)

@@ -10,13 +10,15 @@ k with the largest
 so draft i + 1 is verified iff P_{i+1} + ... + P_j > R * (V(j + 1) - V(i + 1)) for some j > i: one looks ahead
 because V is jagged. A draft that first takes d seconds is computed iff, with the typical acceptance a,
 P_i * (a + ... + a^{j-i}) > R * ((j - i) * d + V(j + 1) - V(i + 1)) for some j. Other speculators stop by a
-fixed length or a fixed confidence, and so lose time where verifying is dear.
+fixed length or a fixed confidence, and so lose time where verifying is dear. Drafts that cost nothing, from
+words, are still there after a step without them, so there the rule looks on to the rounds to come: it may
+wait until a match has grown, and for a long batch that is cheap (`stopping.best_through`).
 
 Three things keep it honest. *Credit*: whatever the estimates say, a round runs only if its worst outcome, no
-draft standing, is covered by what speculation has gained before and by 2% of plain decoding's time; so no
-text whatsoever makes an answer much slower. *Probes*: where the rule says no, chosen drafts (n-grams) are
-compared with the text as it comes, for nothing, and a model's drafts are tried after pauses that double.
-*Measured times*: V and d are corrected by each step.
+draft standing, is covered by what speculation has gained before, a step and a half, and 1.2% of plain
+decoding's time; so no text whatsoever makes an answer of 100 tokens 3% slower. *Probes*: where the rule says
+no, chosen drafts (n-grams) are compared with the text as it comes, for nothing, and a model's drafts are
+tried after pauses that double. *Measured times*: V and d are corrected by each step.
 
 All times here are in plain steps of the batch at hand, so the rule holds beside other sequences too: there a
 longer batch makes all of them wait.
@@ -29,13 +31,16 @@ from enum import StrEnum
 from itertools import accumulate
 from operator import mul
 
-from edgechat.engine.speculation.calibration import Calibration, Shadow
+from edgechat.engine.speculation.calibration import Calibration
 from edgechat.engine.speculation.cost import StepCost
+from edgechat.engine.speculation.leaning import Leaning
 from edgechat.engine.speculation.probing import Probes
 from edgechat.engine.speculation.proposal import Draft, Source
 from edgechat.engine.speculation.round import Round, SpeculationStats
-from edgechat.engine.speculation.stopping import best_length, break_even, worth_another
+from edgechat.engine.speculation.stopping import best_length, best_through, break_even, worth_another
 
+_COMPUTED = (Source.MODEL, Source.HEADS)
+"""Whose drafts take time: those that are not verified at once are lost."""
 _UNLIKELY = 0.01
 """Drafts that stand less often than this are not looked at."""
 
@@ -45,6 +50,7 @@ class _Why(StrEnum):
 
     NOTHING = "nothing to draft: no words repeat here"
     BROKE = "pausing: the last drafts took more time than they saved"
+    LATER = "waiting: the draft grows surer with each word that comes as it says"
     DEAR = "drafting would cost more time than it saves"
 
 
@@ -55,8 +61,8 @@ class _Declined:
     source: Source
     rows: int
     """Tokens of other sequences in the batch."""
-    standing: tuple[float, ...]
-    """How likely the first stood, the first two, ...; () where there was no credit to look."""
+    acceptance: tuple[float, ...]
+    """How likely each stood, if all before it did; () where there was no credit to look."""
     speed: float
     """Tokens per plain step that they had to beat."""
 
@@ -82,9 +88,9 @@ class _Speed:
 class Controller:
     """Decides for one sequence. `StepCost` and `Calibration` are shared with the others."""
 
-    START = 1.0
+    START = 1.5
     """Credit of a new answer, in plain steps."""
-    EARN = 0.02
+    EARN = 0.012
     """Credit that a token brings: what speculation may cost at worst."""
     MOST = 24.0
     """Gains beyond this can't be lost again."""
@@ -109,23 +115,21 @@ class Controller:
         self.longest = longest
         self._draft_s: dict[Source, float] = dict(draft_s or {})
         self._probes = Probes()
-        self._modelled = _Speed()
-        self._measured = _Speed()
-        self._predicted = _Speed()
-        self._shadow = Shadow(calibration)
         self._why: _Why | None = None
         self._declined = _Declined(Source.NGRAM, 0, (), 1.0)
         self.start()
 
     def start(self) -> None:
-        """A new answer begins. What was learnt stays; gains can't be lost on another text."""
+        """A new answer begins. What was learnt stays, less firmly; gains can't be lost on another text."""
         self.credit = self.START
+        self.calibration.begin()
+        self._leaning = Leaning()
+        self._modelled, self._measured, self._predicted = _Speed(), _Speed(), _Speed()
         self._rounds = self._tokens = self._drafted = self._accepted = 0
         self._offered: Sequence[Draft] = ()
         self._expected = 1.0
         self._probing = self._probed = False
         self._why = None
-        self._shadow.drop()
 
     def hint(self) -> None:
         """The kind of text has changed (a code block opens, a quote): probe soon."""
@@ -148,26 +152,27 @@ class Controller:
                 self._why = _Why.NOTHING
             return 0
         source = drafts[0].source
-        standing: list[float] = []
-        probability = 1.0
+        acceptance: list[float] = []
+        standing = 1.0
         for place, draft in enumerate(drafts):
-            probability *= self.calibration.acceptance(draft, place)
-            if probability < _UNLIKELY and standing:
+            usual = self.calibration.acceptance(draft, place)
+            acceptance.append(self._leaning.acceptance(draft, usual))
+            standing *= acceptance[-1]
+            if standing < _UNLIKELY:
                 break
-            standing.append(probability)
-        losses = self._losses(len(standing), rows)
+        losses = self._losses(len(acceptance), rows)
         spent = self._draft_time(source, rows) * len(drafts)
         speed = max(1.0, self._modelled())
-        k = best_length(standing, losses, speed, self.credit - spent)
+        k = _best(source, acceptance, losses, speed, self.credit - spent)
         if self.cost.plain_due(rows + 1):
             k = 0
         elif not k and probing:
             k, self._probed = 1, True
         elif not k:
-            self._decline(_Declined(source, rows, tuple(standing), speed), losses)
+            self._decline(_Declined(source, rows, tuple(acceptance), speed), losses)
         if k:
             self._why = None
-        self._expected = 1 + sum(standing[:k])
+        self._expected = 1 + sum(accumulate(acceptance[:k], mul))
         return k
 
     def wants_more(
@@ -203,7 +208,7 @@ class Controller:
                 self.calibration.soften(source)
                 return True
         if n == 0:
-            self._decline(_Declined(source, rows, tuple(accumulate(typical, mul)), speed), losses)
+            self._decline(_Declined(source, rows, tuple(typical), speed), losses)
         return False
 
     # --- after a step
@@ -246,33 +251,30 @@ class Controller:
         if round_.n_computed:
             source = self._offered[0].source if self._offered else Source.MODEL
             self._learn_draft_time(source, round_.draft_s / round_.n_computed)
-        if drafts:
-            self.calibration.learn(drafts, round_.n_accepted, round_.n_judged)
+        if drafts and self._probed:
             source = drafts[0].source
-            if self._probed:
-                loss = self._losses(1, round_.rows)[0] + self._draft_time(source, round_.rows)
-                self._probes.after(source, round_.n_accepted - loss)
-        self._follow_shadow(round_)
+            loss = self._losses(1, round_.rows)[0] + self._draft_time(source, round_.rows)
+            self._probes.after(source, round_.n_accepted - loss)
+        self._compare(round_)
         self._offered = ()
+
+    def _compare(self, round_: Round) -> None:
+        """Learn what became of the drafts, and of the one after them, which was not verified: for nothing.
+
+        If that one was drawn, it stands more often than it is equal, and tells nothing.
+        """
+        drafts, n_stood, n_judged = round_.drafts, round_.n_accepted, round_.n_judged
+        n = len(drafts)
+        if n_stood == n < min(len(self._offered), len(round_.tokens)) and self._offered[n].drawn_from is None:
+            drafts, n_judged = self._offered, n + 1
+            n_stood += self._offered[n].token == round_.tokens[n]
+        for place, draft in enumerate(drafts[:n_judged]):
+            self._leaning.learn(draft, self.calibration.acceptance(draft, place), place < n_stood)
+        self.calibration.learn(drafts, n_stood, n_judged)
 
     def _learn_draft_time(self, source: Source, seconds: float) -> None:
         known = self._draft_s.get(source)
         self._draft_s[source] = seconds if known is None else known + 0.1 * (min(seconds, 3 * known) - known)
-
-    def _follow_shadow(self, round_: Round) -> None:
-        """Compare drafts that were not verified with the text: the first one each time, for the ones after
-        it one draft at a time."""
-        offered, tokens, n_drafts = self._offered, round_.tokens, len(round_.drafts)
-        fits = bool(offered) and offered[0].drawn_from is None
-        first = n_drafts  # place of the first draft that was not verified
-        if fits and not n_drafts:
-            self.calibration.learn(offered[:1], int(offered[0].token == tokens[0]), 1)
-            fits, first = offered[0].token == tokens[0], 1
-        if self._shadow.waiting:
-            self._shadow.feed(tokens)
-        elif fits and round_.n_accepted == n_drafts:
-            self._shadow.cast(offered, first)
-            self._shadow.feed(tokens[first:])
 
     # --- times, in plain steps of the batch at hand
 
@@ -292,9 +294,15 @@ class Controller:
 
     def _decline(self, declined: _Declined, losses: Sequence[float]) -> None:
         """Remember what was not drafted or not verified: for want of credit, or as it would not pay."""
-        pays = best_length(declined.standing, losses, declined.speed, math.inf)
-        broke = pays or not (declined.standing or break_even(losses)[1] > 1)
-        self._why, self._declined = (_Why.BROKE if broke else _Why.DEAR), declined
+        source, acceptance, speed = declined.source, declined.acceptance, declined.speed
+        standing = list(accumulate(acceptance, mul))
+        if not acceptance:
+            broke = break_even(losses)[1] <= 1
+        else:
+            broke = _best(source, acceptance, losses, speed, math.inf) > 0
+        later = not broke and best_length(standing, losses, speed, math.inf) > 0
+        self._why = _Why.BROKE if broke else _Why.LATER if later else _Why.DEAR
+        self._declined = declined
 
     def _reason(self) -> str:
         """Why drafting does not pay now, with the numbers."""
@@ -311,9 +319,10 @@ class Controller:
                 f"drafting can't pay here: {_tokens(k)} would take {1 + losses[k - 1]:.1f} times a plain "
                 f"step, for {k + 1} tokens at best"
             )
-        n = max(1, len(declined.standing))
+        n = max(1, len(declined.acceptance))
         k, needed = break_even(losses[:n])
-        stood = min((p ** (1 / m) for m, p in enumerate(declined.standing[:k], start=1)), default=0.0)
+        standing = accumulate(declined.acceptance[:k], mul)
+        stood = min((p ** (1 / m) for m, p in enumerate(standing, start=1)), default=0.0)
         if needed > 1:
             return f"{_tokens(n)} to draft here: too few to pay"
         if stood >= needed:  # they would pay beside plain steps
@@ -322,6 +331,15 @@ class Controller:
             f"drafting {_tokens(k)} would need {math.ceil(100 * needed)}% accepted, "
             f"of such drafts {math.floor(100 * stood)}% were"
         )
+
+
+def _best(
+    source: Source, acceptance: Sequence[float], losses: Sequence[float], speed: float, most: float
+) -> int:
+    """How many drafts to verify."""
+    if source in _COMPUTED:
+        return best_length(list(accumulate(acceptance, mul)), losses, speed, most)
+    return best_through(acceptance, losses, speed, most)
 
 
 def _tokens(n: int) -> str:

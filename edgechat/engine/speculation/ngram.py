@@ -13,6 +13,8 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from edgechat.engine.sequence import common_prefix
+
 BORDER = -1
 """Between two texts: no context and no draft reaches across."""
 ORDERS = (2, 3, 4, 8)
@@ -36,8 +38,8 @@ class Match:
     """What followed, never empty."""
     length: int
     """How many of the last tokens are the same there, up to LONGEST."""
-    agrees: bool | None
-    """Whether the occurrence before that one was followed by the same token; None: there was none."""
+    agreed: int | None
+    """How many of `tokens` followed the occurrence before that one as well; None: there was none."""
     position: int
     """Where `tokens` stand."""
 
@@ -182,7 +184,8 @@ class NGramIndex:
             at = position - self._start
             tokens = self._continuation(at, n)
             if tokens:
-                return Match(tokens, self._measure(at, tail), self._agreement(chain, context, at), position)
+                agreed = self._agreement(chain, context, at, tokens)
+                return Match(tokens, self._measure(at, tail), agreed, position)
         return None
 
     def _latest(self, chain: _Chains, context: "array[int]", position: int) -> int:
@@ -217,10 +220,14 @@ class NGramIndex:
             length += 1
         return length
 
-    def _agreement(self, chain: _Chains, context: "array[int]", at: int) -> bool | None:
-        """Whether the occurrence before the one at `at` had the same token after it."""
+    def _agreement(
+        self, chain: _Chains, context: "array[int]", at: int, tokens: tuple[int, ...]
+    ) -> int | None:
+        """How many of `tokens`, which stand at `at`, came after the occurrence before that one as well."""
         earlier = self._latest(chain, context, chain.previous[at])
-        return None if earlier == _NOWHERE else self._tokens[earlier - self._start] == self._tokens[at]
+        if earlier == _NOWHERE:
+            return None
+        return common_prefix(list(tokens), list(self._continuation(earlier - self._start, len(tokens))))
 
 
 def _key(context: Sequence[int]) -> int:

@@ -47,3 +47,5 @@ class Draft:
     """The proposer's own measure, 0 to 1; not a probability until `Calibration` makes it one."""
     drawn_from: Distribution | None = None
     """q, what `token` was drawn from, after temperature and all else; None: it was chosen, not drawn."""
+    after: int | None = None
+    """The token before it, where that tells something; None: it doesn't."""

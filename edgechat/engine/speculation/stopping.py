@@ -6,6 +6,10 @@ k drafts takes beyond a plain step: (V(k + 1) - V(1)) / V(1), and for drafts sti
 
 from collections.abc import Sequence
 
+STAYS = 0.9
+"""How likely a draft from words that was left for the next step is still proposed there: another match, a
+longer one, may take its place."""
+
 
 def best_length(standing: Sequence[float], losses: Sequence[float], speed: float, most: float) -> int:
     """The number k of drafts to verify: the largest sum(standing[:k]) - speed * losses[k - 1].
@@ -25,6 +29,51 @@ def best_length(standing: Sequence[float], losses: Sequence[float], speed: float
         gain = tokens - speed * losses[k - 1]
         if gain > best_gain and losses[k - 1] <= most:
             best, best_gain = k, gain
+    return best
+
+
+def best_through(acceptance: Sequence[float], losses: Sequence[float], speed: float, most: float) -> int:
+    """The number k of drafts to verify, where those that are left out can be verified in the steps to come.
+
+    As long as drafts stand, the next step goes on with the ones after them: a plain step loses no draft, and
+    makes the rest surer by one token. With W_i, in tokens, what the drafts after the first i are worth once
+    those stood, the best round of k drafts there has the largest
+
+        1 + P_1 + ... + P_k - speed * (1 + losses[k - 1]) + STAYS * P_{k+1} * W_{i+k+1},
+
+    P_m being the probability that the next m stand, and that is W_i; found from the end (Bellman 1957).
+
+    Args:
+        acceptance: of each draft, if all before it stand.
+        losses: as for `best_length`.
+        speed: as for `best_length`.
+        most: as for `best_length`, and for the rounds to come.
+
+    Returns:
+        0 where a plain step is best.
+    """
+    n = len(acceptance)
+    n_bearable = [k for k in range(1, n + 1) if losses[k - 1] <= most]
+    if not n_bearable:
+        return 0
+    worth = [0.0] * (n + 2)
+    best = 0
+    for i in range(n - 1, -1, -1):
+        best, top = 0, 1 - speed + STAYS * acceptance[i] * worth[i + 1]
+        standing, tokens, seen = 1.0, 1.0, 0
+        for k in n_bearable:
+            if i + k > n:
+                break
+            for a in acceptance[i + seen : i + k]:
+                standing *= a
+                tokens += standing
+            seen = k
+            gain = tokens - speed * (1 + losses[k - 1])
+            if i + k < n:
+                gain += STAYS * standing * acceptance[i + k] * worth[i + k + 1]
+            if gain > top:
+                best, top = k, gain
+        worth[i] = top
     return best
 
 

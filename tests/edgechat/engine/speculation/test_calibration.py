@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from edgechat.engine.speculation.calibration import Calibration, Shadow
+from edgechat.engine.speculation.calibration import Calibration
 from edgechat.engine.speculation.proposal import Draft, Source
 
 
@@ -58,20 +58,26 @@ def test_sources_and_places_are_apart() -> None:
     assert calibration.mean(Source.HEADS) == 0.6
 
 
-def test_shadows_learn_like_rounds() -> None:
-    drafts = [draft(0.6, Source.NGRAM, token) for token in (7, 8, 9)]
-    real, shadowed = Calibration(), Calibration()
-    shadow = Shadow(shadowed)
-    for _ in range(20):
-        real.learn(drafts, 2, 3)
-        shadow.cast(drafts)
-        shadow.feed([7])
-        assert shadow.waiting
-        shadow.feed([8, 5, 6])
-        assert not shadow.waiting
-    for place in range(3):
-        assert real.acceptance(drafts[0], place) == pytest.approx(shadowed.acceptance(drafts[0], place))
-    shadow.cast(drafts, 1)
-    shadow.drop()
-    shadow.feed([8])
-    assert real.acceptance(drafts[0], 1) == pytest.approx(shadowed.acceptance(drafts[0], 1))
+def test_drafts_from_words_are_alike_at_all_places() -> None:
+    """A match's length is their confidence: what was learnt at one place holds at the others."""
+    calibration = Calibration()
+    for _ in range(50):
+        calibration.learn([draft(0.6, Source.NGRAM)], 0, 1)
+    assert calibration.acceptance(draft(0.6, Source.NGRAM), 7) == pytest.approx(
+        calibration.acceptance(draft(0.6, Source.NGRAM), 0)
+    )
+
+
+def test_a_new_answer_believes_less_firmly() -> None:
+    """Nothing is changed by its beginning, but it takes fewer drafts to."""
+    old, new = Calibration(), Calibration()
+    for calibration in (old, new):
+        for _ in range(100):
+            calibration.learn([draft(0.6)], 1, 1)
+    before = new.acceptance(draft(0.6), 0)
+    new.begin()
+    assert 0.9 < new.acceptance(draft(0.6), 0) <= before
+    for calibration in (old, new):
+        for _ in range(4):
+            calibration.learn([draft(0.6)], 0, 1)
+    assert new.acceptance(draft(0.6), 0) < old.acceptance(draft(0.6), 0) - 0.05

@@ -48,22 +48,31 @@ def test_finds_what_a_scan_finds(tokens: list[int], orders: tuple[int, ...], n: 
         assert index.following(match.position, n) == match.tokens
 
 
+def going_on(tokens: list[int], place: int, n: int) -> list[int]:
+    """What stands from `place` on; the text goes on with itself."""
+    longer = list(tokens)
+    for i in range(n):
+        longer.append(longer[place + i])
+    return longer[place : place + n]
+
+
 @given(TEXTS)
 @settings(max_examples=100, deadline=None)
 def test_length_and_agreement(tokens: list[int]) -> None:
     index = NGramIndex((2,), capacity=4096)
     index.extend(tokens)
-    match = index.find(1)
+    match = index.find(6)
     if match is None:
         return
     context = tokens[-2:]
     places = [i for i in range(2, len(tokens)) if tokens[i - 2 : i] == context]
-    assert match.tokens == (tokens[places[-1]],)
+    after = [going_on(tokens, place, 6) for place in places[-2:]]
+    assert match.tokens == tuple(after[-1])
     assert match.length == brute_length(tokens, places[-1])
     if len(places) == 1:
-        assert match.agrees is None
+        assert match.agreed is None
     else:
-        assert match.agrees == (tokens[places[-1]] == tokens[places[-2]])
+        assert match.agreed == next((i for i in range(6) if after[0][i] != after[1][i]), 6)
 
 
 class EditedText(RuleBasedStateMachine):
@@ -142,7 +151,7 @@ def test_the_most_recent_occurrence_counts() -> None:
     match = index.find(1)
     assert match is not None
     assert match.tokens == (4,)
-    assert match.agrees is False
+    assert match.agreed == 0
 
 
 def test_earlier_conversations_help_out() -> None:
@@ -204,6 +213,33 @@ def test_a_quote_is_found_again_behind_a_change_of_another_length(
     assert drafts[0].confidence > NGramProposer.RESUMED[0]
 
 
+def test_drafts_are_sure_as_far_as_the_last_two_times_agree() -> None:
+    """Records of one form: the keys 1 2 3 4 5 6 come again, the values don't."""
+    proposer = NGramProposer()
+    proposer.extend([9, 1, 2, 3, 4, 5, 6, 70, 9, 1, 2, 3, 4, 5, 6, 80, 9, 1, 2, 3])
+    drafts = proposer.propose(5)
+    assert [draft.token for draft in drafts] == [4, 5, 6, 80, 9]
+    assert [draft.after for draft in drafts] == [3, 4, 5, 6, 80]
+    assert [draft.confidence for draft in drafts] == [
+        confidence(4, True),
+        confidence(5, True),
+        confidence(6, True),
+        confidence(7, False),
+        confidence(8, None),
+    ]
+
+
+def test_a_resumed_quote_grows_surer_with_each_word() -> None:
+    proposer = NGramProposer()
+    proposer.extend([1, 2, 3, 4, 5, 6, 7, 8, 9, 50, 1, 2, 3, 4])
+    assert {draft.source for draft in proposer.propose(4)} == {Source.NGRAM}
+    proposer.extend([60])  # instead of 5
+    assert [draft.confidence for draft in proposer.propose(4)] == list(NGramProposer.RESUMED)
+    assert [draft.after for draft in proposer.propose(3)] == [60, 6, 7]
+    proposer.extend([6])
+    assert [draft.confidence for draft in proposer.propose(2)] == list(NGramProposer.RESUMED[1:3])
+
+
 def test_confidence_grows_with_the_match() -> None:
     lengths = [confidence(length, None) for length in range(LONGEST + 8)]
     assert lengths == sorted(lengths)
@@ -242,7 +278,7 @@ def test_contexts_that_share_a_place_are_told_apart() -> None:
     index.extend([one, 10, other, 20, one])
     match = index.find(1)
     assert match is not None
-    assert (match.tokens, match.agrees) == ((10,), None)
+    assert (match.tokens, match.agreed) == ((10,), None)
     index.extend([10, other])
     match = index.find(1)
     assert match is not None
