@@ -15,7 +15,7 @@ words, are still there after a step without them, so there the rule looks on to 
 wait until a match has grown, and for a long batch that is cheap (`stopping.best_through`).
 
 Three things keep it honest. *Credit*: whatever the estimates say, a round runs only if its worst outcome, no
-draft standing, is covered by what speculation has gained before, a step and a half, and 1.2% of plain
+draft standing, is covered by what speculation has gained before, 1.3 plain steps, and 1.2% of plain
 decoding's time; so no text whatsoever makes an answer of 100 tokens 3% slower. *Probes*: where the rule says
 no, chosen drafts (n-grams) are compared with the text as it comes, for nothing, and a model's drafts are
 tried after pauses that double. *Measured times*: V and d are corrected by each step.
@@ -68,16 +68,15 @@ class _Declined:
 
 
 class _Speed:
-    """Tokens per plain step, of late."""
+    """Tokens per plain step, of the last so many of these."""
 
-    _KEEP = 1 - 1 / 128
-
-    def __init__(self) -> None:
+    def __init__(self, memory: int) -> None:
+        self._keep = 1 - 1 / memory
         self._tokens = 0.0
         self._steps = 0.0
 
     def add(self, tokens: float, steps: float) -> None:
-        keep = self._KEEP**steps
+        keep = self._keep**steps
         self._tokens = self._tokens * keep + tokens
         self._steps = self._steps * keep + steps
 
@@ -88,12 +87,16 @@ class _Speed:
 class Controller:
     """Decides for one sequence. `StepCost` and `Calibration` are shared with the others."""
 
-    START = 1.5
+    START = 1.3
     """Credit of a new answer, in plain steps."""
     EARN = 0.012
     """Credit that a token brings: what speculation may cost at worst."""
     MOST = 24.0
     """Gains beyond this can't be lost again."""
+    OF_LATE = 128
+    """Plain steps whose speed is known to be possible,"""
+    TOLD = 1024
+    """and those of which the speed-up is told: all but the longest answers' whole."""
 
     def __init__(
         self,
@@ -124,7 +127,8 @@ class Controller:
         self.credit = self.START
         self.calibration.begin()
         self._leaning = Leaning()
-        self._modelled, self._measured, self._predicted = _Speed(), _Speed(), _Speed()
+        self._modelled = _Speed(self.OF_LATE)
+        self._measured, self._predicted = _Speed(self.TOLD), _Speed(self.TOLD)
         self._rounds = self._tokens = self._drafted = self._accepted = 0
         self._offered: Sequence[Draft] = ()
         self._expected = 1.0

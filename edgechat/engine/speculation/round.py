@@ -38,7 +38,7 @@ class SpeculationStats:
     drafted: int
     accepted: int
     speedup: float
-    """Tokens per second over plain decoding's, of late."""
+    """Tokens per second over plain decoding's; of a very long answer, in its last part."""
     predicted: float
     """The same, as it was expected before each step."""
     reason: str
