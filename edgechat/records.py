@@ -206,7 +206,7 @@ class Speculation(msgspec.Struct, frozen=True):
     tokens_per_step: float
     """1 is plain decoding."""
     speedup: float
-    """Tokens per second over plain decoding's, of late."""
+    """Tokens per second over plain decoding's."""
     predicted: float
     """The same, as it was expected before each step."""
     reason: str = ""

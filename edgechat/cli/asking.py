@@ -100,7 +100,7 @@ class Drafts(msgspec.Struct, frozen=True):
     accepted: int
     tokens_per_step: float
     speedup: float | None
-    """None where nothing was drafted: the engine's figure is of answers before then."""
+    """Over plain decoding; None where nothing was drafted."""
     predicted: float | None
     reason: str
 

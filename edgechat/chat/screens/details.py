@@ -62,19 +62,18 @@ def _context(n_context: int, size: int, receipt: Receipt) -> list[Row]:
 
 
 def _drafting(speculation: Speculation | None) -> list[Row]:
-    """Counts are of the whole answer; the gain, and why there are no drafts, are as measured of late."""
+    """Of the whole answer; why there are no drafts is so at its end."""
     if speculation is None:
         return [("Drafts", "none")]
     rows = []
     if speculation.drafted:
-        right = f"{speculation.accepted:,} of {speculation.drafted:,} tokens were right"
-        rows.append(("Drafts", f"{right} in the whole answer"))
-        rows.append(("Steps", f"{speculation.tokens_per_step:.2f} tokens each, in the whole answer"))
-        gain = f"×{speculation.speedup:.2f} against plain decoding, of late"
+        rows.append(("Drafts", f"{speculation.accepted:,} of {speculation.drafted:,} tokens were right"))
+        rows.append(("Steps", f"{speculation.tokens_per_step:.2f} tokens each"))
+        gain = f"×{speculation.speedup:.2f} against plain decoding"
         rows.append(("Gain", f"{gain} (expected ×{speculation.predicted:.2f})"))
     if speculation.reason:
         reason = one_line(speculation.reason)
-        rows.append(("Off of late", reason) if rows else ("Drafts", f"off: {reason}"))
+        rows.append(("Off at the end", reason) if rows else ("Drafts", f"off: {reason}"))
     return rows or [("Drafts", "none")]
 
 

@@ -26,9 +26,9 @@ def test_rows() -> None:
         ("Context", "700 of 1,024 tokens in use"),
         ("Pinned", "12 tokens at the start, which always stay"),
         ("Not seen", "1 token, for which there was no room"),
-        ("Drafts", "32 of 34 tokens were right in the whole answer"),
-        ("Steps", "3.67 tokens each, in the whole answer"),
-        ("Gain", "×1.84 against plain decoding, of late (expected ×1.80)"),
+        ("Drafts", "32 of 34 tokens were right"),
+        ("Steps", "3.67 tokens each"),
+        ("Gain", "×1.84 against plain decoding (expected ×1.80)"),
         ("Seed", "7"),
     ]
 
@@ -42,10 +42,10 @@ def test_drafts_that_stopped_tell_of_the_answer_and_of_late() -> None:
     drafts = Speculation(20, 44, 34, 32, 2.2, 1.1, 1.2, "drafting 2 tokens would need 80% accepted, 41% were")
     rows = details(Entry(1, Kind.ASSISTANT, "x", receipt=Receipt(speculation=drafts)), 0)
     assert rows[-4:] == [
-        ("Drafts", "32 of 34 tokens were right in the whole answer"),
-        ("Steps", "2.20 tokens each, in the whole answer"),
-        ("Gain", "×1.10 against plain decoding, of late (expected ×1.20)"),
-        ("Off of late", "drafting 2 tokens would need 80% accepted, 41% were"),
+        ("Drafts", "32 of 34 tokens were right"),
+        ("Steps", "2.20 tokens each"),
+        ("Gain", "×1.10 against plain decoding (expected ×1.20)"),
+        ("Off at the end", "drafting 2 tokens would need 80% accepted, 41% were"),
     ]
 
 

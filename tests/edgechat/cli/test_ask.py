@@ -87,7 +87,7 @@ def test_json_is_one_object(model, capfd):
 
 
 def test_json_claims_no_gain_where_nothing_was_drafted():
-    """The engine's speed-up is of late, over several answers."""
+    """Plain steps that took a little more or less than expected are none."""
     from edgechat.cli.asking import Drafts
     from edgechat.records import Speculation
 

@@ -275,7 +275,7 @@ def test_the_controller_saves_steps_and_says_so() -> None:
     assert speculation is not None
     assert speculation.tokens_per_step > 2
     assert speculation.drafted >= speculation.accepted > 200
-    assert speculation.speedup > 1.5  # of late
+    assert speculation.speedup > 1.5
     assert speculation.reason == ""
     assert speculation.tokens == 299  # the first one is the prompt's
     answering = [batch for batch in one.runtime.batches if batch[0].logits is Wanted.ALL]
