@@ -71,7 +71,7 @@ async def test_a_long_question_leaves_room_in_a_low_terminal(make_app, wait_unti
         await pilot.press(*["a", "ctrl+j"] * 20)
         await pilot.pause()
         assert app.chat.prompt.area.size.height == 3
-        assert "ready" in screen_text(app).split("\n")[-1]
+        await wait_until(lambda: "ready" in screen_text(app).split("\n")[-1])
         assert app.chat.transcript.outer_size.height == 5
         assert app.screen.max_scroll_y == 0
 

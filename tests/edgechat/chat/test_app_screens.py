@@ -29,7 +29,7 @@ async def test_conversations(make_app, engine, store, wait_until) -> None:
         await wait_until(lambda: isinstance(app.screen, ConversationsScreen))
         found = app.screen.query_one("#found", OptionList)
         await wait_until(lambda: found.option_count == 2)
-        assert "● About tides" in screen_text(app)
+        await wait_until(lambda: "● About tides" in screen_text(app))
         await typed(pilot, "kang")
         await wait_until(lambda: found.option_count == 1)
         await pilot.press("enter")
@@ -192,7 +192,7 @@ async def test_the_palette_says_the_keys(make_app, wait_until) -> None:
         await ready(app, wait_until)
         await pilot.press("ctrl+p")
         await wait_until(lambda: "A running answer is saved  (Ctrl+Q)" in screen_text(app))
-        assert "what there is of it stays  (Esc)" in screen_text(app)
+        await wait_until(lambda: "what there is of it stays  (Esc)" in screen_text(app))
 
 
 async def test_what_pops_up_covers_nothing_that_is_typed(make_app, wait_until) -> None:
@@ -205,7 +205,7 @@ async def test_what_pops_up_covers_nothing_that_is_typed(make_app, wait_until) -
         await pilot.pause()
         prompt = app.chat.prompt.region
         assert all(toast.region.bottom <= prompt.y for toast in app.screen.query("Toast"))
-        assert "› /nosuch" in screen_text(app)
+        await wait_until(lambda: "› /nosuch" in screen_text(app))
 
 
 @pytest.mark.parametrize("height", [8, 12, 24])

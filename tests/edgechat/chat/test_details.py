@@ -77,7 +77,7 @@ async def test_the_screen(make_app, engine, wait_until) -> None:
         await pilot.press(*"/details", "enter")
         await wait_until(lambda: isinstance(app.screen, DetailsScreen))
         await wait_until(lambda: "32 of 34 tokens were right" in screen_text(app))
-        assert str(engine.requests[0].sampling.seed) in screen_text(app)
+        await wait_until(lambda: str(engine.requests[0].sampling.seed) in screen_text(app))
         await pilot.press("escape")
         assert app.screen is app.chat
 

@@ -136,7 +136,7 @@ async def test_keys_that_keep_it(make_app, engine, history_path, wait_until, way
         before = rows(history_path)
         await pilot.press("f4")
         await wait_until(lambda: "Enter replace the question  Esc keep it" in screen_text(app))
-        assert "alpha" in screen_text(app)
+        await wait_until(lambda: "alpha" in screen_text(app))
         await typed(pilot, " more")
         await pilot.press(way)
         await wait_until(lambda: app.chat.prompt.area.text == "" and not app.controller.status.editing)

@@ -172,7 +172,7 @@ async def test_what_is_wrong_with_the_store_is_said_below_the_conversation(
     app = make_app(resume=conversation.id, history=OpenedHistory(store, "Nothing will be saved: no disk."))
     async with app.run_test(size=(80, 24)):
         await wait_until(lambda: "Nothing will be saved: no disk." in screen_text(app))
-        assert "hello" in screen_text(app)
+        await wait_until(lambda: "hello" in screen_text(app))
 
 
 async def test_another_model_is_said(chat, store, wait_until) -> None:
