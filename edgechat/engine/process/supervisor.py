@@ -173,7 +173,10 @@ class EngineSupervisor:
             while True:
                 self._enter(State.LOADING)
                 await asyncio.sleep(pause_s)
-                settings = safe(self._settings) if self.safe_mode else self._settings
+                settings = self._settings
+                if self.safe_mode:
+                    settings = safe(settings)
+                    self._tell(SAFE_MODE_NOTE, warning=True)
                 try:
                     client = await EngineClient.start(settings, on_progress=self._on_progress)
                     break
@@ -212,8 +215,6 @@ class EngineSupervisor:
     def _count(self, death: EngineCrashedError) -> None:
         self.deaths += 1
         self._last_death = death
-        if self.deaths == DEATHS_TO_SAFE_MODE:
-            self._tell(SAFE_MODE_NOTE, warning=True)
 
     @property
     def _given_up(self) -> bool:

@@ -107,8 +107,8 @@ async def test_three_deaths_in_a_row_are_safe_mode_and_three_more_the_end():
         assert not engine.safe_mode
         await dies(engine)
         assert engine.safe_mode
-        assert notes == [SAFE_MODE_NOTE]
         assert await answer(engine, "say careful") == "careful"
+        assert notes == [SAFE_MODE_NOTE]
         assert engine.info.n_gpu_layers == 0
         for _ in range(3):
             assert await dies(engine) == "the engine was killed (SIGKILL)"
