@@ -20,8 +20,6 @@ from edgechat.engine.speculation.proposal import Draft, Source
 _CONFIDENCE_BINS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
 _PLACE_BINS = (1, 2, 4, 8)
 _MOST_SHIFT = 5.0
-_PLACED = (Source.MODEL, Source.HEADS)
-"""Whose acceptance depends on the place in the draft as well."""
 
 
 class LearntBin(msgspec.Struct, frozen=True, array_like=True):
@@ -166,5 +164,5 @@ class Calibration:
 
 
 def _key(draft: Draft, place: int) -> tuple[Source, int, int]:
-    place = bisect_right(_PLACE_BINS, place) if draft.source in _PLACED else 0
+    place = bisect_right(_PLACE_BINS, place) if draft.source.computed else 0
     return draft.source, place, bisect_right(_CONFIDENCE_BINS, draft.confidence)

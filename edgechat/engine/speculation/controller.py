@@ -39,8 +39,6 @@ from edgechat.engine.speculation.proposal import Draft, Source
 from edgechat.engine.speculation.round import Round, SpeculationStats
 from edgechat.engine.speculation.stopping import best_length, best_through, break_even, worth_another
 
-_COMPUTED = (Source.MODEL, Source.HEADS)
-"""Whose drafts take time: those that are not verified at once are lost."""
 _UNLIKELY = 0.01
 """Drafts that stand less often than this are not looked at."""
 
@@ -341,7 +339,7 @@ def _best(
     source: Source, acceptance: Sequence[float], losses: Sequence[float], speed: float, most: float
 ) -> int:
     """How many drafts to verify."""
-    if source in _COMPUTED:
+    if source.computed:
         return best_length(list(accumulate(acceptance, mul)), losses, speed, most)
     return best_through(acceptance, losses, speed, most)
 

@@ -36,6 +36,12 @@ class Source(StrEnum):
     HEADS = "heads"
     """Medusa heads of the model itself."""
 
+    @property
+    def computed(self) -> bool:
+        """Whether its drafts take time: those that are not verified at once are lost, and later ones stand
+        less often. Words cost nothing, and are surer the longer they match."""
+        return self in (Source.MODEL, Source.HEADS)
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:
