@@ -42,11 +42,9 @@ _KNOWN: dict[tuple[str, ...], tuple[tuple[str, bool], ...]] = {
 COMPOSES = frozenset({"qwen2", "qwen35", "command-r", "olmo", "mpt"})
 """Names whose models' own tokenizers compose characters (Unicode's NFC) before all else. llama.cpp doesn't:
 whoever gives it text has to."""
-LIKE_GPT2 = frozenset({"gpt-2", "smollm", "olmo", "command-r"})
-"""Names under which llama.cpp splits with GPT-2's expression, all digits apart or not."""
+# Of two names under which llama.cpp splits alike, the one whose models compose, or the one whose don't:
 _COMPOSING = {"gpt-2": "olmo", "smollm": "command-r"}
 _NOT_COMPOSING = {"qwen2": "deepseek-r1-qwen"}
-# Of two names under which llama.cpp splits alike, the one whose models compose, or the one whose don't.
 
 
 def name_of(
@@ -127,6 +125,14 @@ _ALIASES = {
     "gpt-4o": ("llama4", "kanana2"),
 }
 """Names under which llama.cpp splits just as under another."""
+LIKE_GPT2 = frozenset(
+    alike
+    for steps, names in _KNOWN.items()
+    if steps[-1] == _GPT2
+    for name, _ in names
+    for alike in (name, *_ALIASES.get(name, ()))
+)
+"""Names under which llama.cpp splits with GPT-2's expression, all digits apart or not."""
 
 
 def steps_named(name: str, where: object) -> tuple[dict[str, Any], ...]:
