@@ -15,6 +15,7 @@ CPU seconds depend little on what else the machine does; seconds do.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import shutil
@@ -142,7 +143,7 @@ def table(settings: Settings, work: Path, names: Sequence[str] | None) -> dict[s
         content = json.dumps({"settings": asdict(settings), "rows": done}, indent=1)
         partial.write_text(content, encoding="utf-8")
         partial.replace(record)
-    for path in (*work.glob("result-*"), work / "source-states.pt"):
+    for path in (*work.glob("result-*"), *work.glob("source-states*.pt")):
         _remove(path)
     return {row.name: done[row.name] for row in wanted}
 
@@ -270,7 +271,9 @@ def score(settings: Settings, result: Path) -> dict[str, Any]:
     source = Path(settings.source)
     tokens = windows_of(text, FolderTokenizer(source), WINDOW)
     with open_weights(source) as before, open_weights(result) as after, torch.no_grad():
-        kept = result.with_name("source-states.pt")  # the same for all rows
+        # The same for all rows, but not for another text.
+        of = hashlib.sha256(f"{settings.source}\0{text}".encode()).hexdigest()
+        kept = result.with_name(f"source-states-{of[:16]}.pt")
         if not kept.is_file():
             torch.save(last_states(before, tokens), kept)
         found = compare(before, after, tokens, known=torch.load(kept))
