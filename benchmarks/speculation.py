@@ -13,9 +13,10 @@ Contenders, all on one loaded model with one prompt's cache, so that only decodi
     draft-4     the draft model alone, always four
 
 The runs of one kind of text alternate, and each is divided by the plain run of the same round; the median of
-the rounds counts. The others than off, ngram and auto run in two of the rounds. Kinds of text without a
-temperature are greedy, the open ones are drawn at 0.8 with a seed: all contenders write the same text, but
-where a batch of another size turns a near-tie.
+the rounds counts. The others than off, ngram and auto run in two of the rounds, or in --side-rounds: the best
+of many that ran twice owes it to luck in part. Kinds of text without a temperature are greedy, the open ones
+are drawn at 0.8 with a seed: all contenders write the same text, but where a batch of another size turns a
+near-tie.
 
 With --results each run is kept in a file as soon as it is done; the same command goes on where it was.
 """
@@ -38,7 +39,8 @@ from edgechat.library.starter import starter_path
 def run_kind(stage: Stage, results: Results, kind: str, options: argparse.Namespace) -> None:
     """All runs of one kind of text."""
     contenders = [name for name in stage.contenders() if not options.only or name in options.only]
-    side_rounds = {0, options.rounds // 2}
+    step = options.rounds / max(1, options.side_rounds)
+    side_rounds = {int(step * n) for n in range(options.side_rounds)}
     todo = [
         (round_, name)
         for round_ in range(options.rounds)
@@ -78,6 +80,7 @@ def main() -> None:
     parser.add_argument("--draft", help="a GGUF file of the same vocabulary")
     parser.add_argument("--tokens", type=int, default=128, help="tokens of each answer")
     parser.add_argument("--rounds", type=int, default=5, help="runs of off, ngram and auto")
+    parser.add_argument("--side-rounds", type=int, default=2, help="runs of each of the others")
     parser.add_argument("--threads", type=int, default=hardware.physical_cores())
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--only", nargs="+", default=[], help="contenders; off is needed")
@@ -86,7 +89,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     options = parser.parse_args()
     if options.quick:
-        options.tokens, options.rounds = min(options.tokens, 48), 1
+        options.tokens, options.rounds, options.side_rounds = min(options.tokens, 48), 1, 1
         options.only = options.only or [*MAIN, "fixed-4"]
 
     target = options.target or str(starter_path())
