@@ -76,7 +76,7 @@ def _print(report: "PlanReport") -> None:
     rows.append(
         (
             "free now, less a margin",
-            *(bytes_text(max(0, report.available.ram - report.margin)) for _ in needs),
+            *(bytes_text(max(0, report.available.room)) for _ in needs),
         )
     )
     if any(one.gpu for one in needs):

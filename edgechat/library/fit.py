@@ -53,10 +53,9 @@ def by_rule(model: CatalogModel, available: Available) -> Fit | None:
     needs, least = (
         size + ENGINE + int(per_token * min(model.context or CTX, ctx)) for ctx in (CTX, COMFORTABLE_CTX)
     )
-    room = available.ram - available.margin
-    if needs <= room:
+    if needs <= available.room:
         return Fit(needs, Verdict.FITS)
-    return Fit(needs, Verdict.WITH_SETTINGS if least <= room else Verdict.DOES_NOT)
+    return Fit(needs, Verdict.WITH_SETTINGS if least <= available.room else Verdict.DOES_NOT)
 
 
 def _by_header(path: Path, available: Available) -> Fit | None:

@@ -94,7 +94,7 @@ def mapping(settings: LoadSettings, held: int, available: Available, *, huge_pag
 
 def plenty(available: Available) -> int:
     """Bytes that nobody will miss."""
-    return int(min(available.ram * PLENTY, available.ram - available.margin))
+    return int(min(available.ram * PLENTY, available.room))
 
 
 def fits(needs: Needs, available: Available) -> bool:
@@ -104,7 +104,7 @@ def fits(needs: Needs, available: Available) -> bool:
 
 def shortage(needs: Needs, available: Available) -> int:
     """Bytes that are missing, in main memory or on the GPUs; 0 where it fits."""
-    ram = needs.held + (needs.gpu if available.shared else 0) + available.margin - available.ram
+    ram = needs.held + (needs.gpu if available.shared else 0) - available.room
     vram = needs.gpu + MARGIN - available.vram if needs.gpu and available.vram else 0
     return max(0, ram, vram)
 
@@ -304,7 +304,7 @@ def note(plan: Plan) -> str:
     """What gave way, for people; "" where nothing did."""
     if not plan.steps:
         return ""
-    room = bytes_text(max(0, plan.available.ram - plan.available.margin))
+    room = bytes_text(max(0, plan.available.room))
     return (
         f"memory is short ({bytes_text(plan.asked.held)} needed, {room} can be had): {'; '.join(plan.steps)}"
     )

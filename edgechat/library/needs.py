@@ -58,3 +58,8 @@ class Available(msgspec.Struct, frozen=True):
     """All the main memory there is, for people; 0 where it isn't known."""
     margin: int = MARGIN
     """What of `ram` must stay free."""
+
+    @property
+    def room(self) -> int:
+        """Bytes of main memory to plan with; below 0 where less than the margin is free."""
+        return self.ram - self.margin

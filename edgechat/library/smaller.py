@@ -27,6 +27,6 @@ def smaller_quantization(parts: Sequence[GGUFHeader], plan: Plan) -> str:
         if own is not None and name[1] >= own[1]:
             continue  # by its bytes it may be smaller: small models have large tables in more bits
         size = int(weights * BITS[name] / 8)
-        if size < now * 0.95 and rest + size + plan.available.margin <= plan.available.ram:
+        if size < now * 0.95 and rest + size <= plan.available.room:
             return f"{name} (about {bytes_text(size)})"
     return ""
