@@ -67,6 +67,7 @@ def run_kind(stage: Stage, results: Results, kind: str, options: argparse.Namesp
                 "drafted": spoken.drafted if spoken else 0,
                 "accepted": spoken.accepted if spoken else 0,
                 "predicted": spoken.predicted if spoken else 1.0,
+                "told": spoken.speedup if spoken else 1.0,
                 "reason": spoken.reason if spoken else "",
             }
         )
