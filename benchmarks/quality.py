@@ -59,7 +59,7 @@ ROWS = (
     Row("int8 w8a16 rtn", ("--to", "int8", "--method", "rtn")),
     Row("int8 w8a16", ("--to", "int8"), reads_text=True),
     Row("int8 w8a8 rtn", ("--to", "int8", "--scheme", "w8a8", "--method", "rtn")),
-    Row("int8 w8a8", ("--to", "int8", "--scheme", "w8a8"), reads_text=True),
+    Row("int8 w8a8", ("--to", "int8", "--scheme", "w8a8", "--no-smooth"), reads_text=True),
     Row("int8 w8a8 smooth", ("--to", "int8", "--scheme", "w8a8", "--smooth"), reads_text=True),
     Row("q4_0", (*GGUF, "q4_0", *NO_IMATRIX)),
     Row("q4_0 imatrix", (*GGUF, "q4_0"), reads_text=True),

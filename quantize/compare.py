@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from models.activation_rounding import ActivationRounding
 from models.decoder import Decoder
 from models.json_file import optional_json
 from models.weights import Weights, open_weights
@@ -187,11 +188,11 @@ def last_states(
     hidden = decoder.embed(tokens).cpu()
     positions = torch.arange(tokens.shape[1], device=device)
     n_layers = weights.config.n_layers
-    rounded = _rounds_activations(weights.checkpoint.path)
+    rounds = _rounding(weights)
     for index in range(n_layers):
         layer = decoder.layer(index)
-        if rounded:  # all that is a matrix is quantized: see Int8Layers
-            for name, matrix in layer.linears.items():
+        for name, matrix in layer.linears.items():
+            if rounds(f"model.layers.{index}.{name}"):
                 layer.linears[name] = RoundedInputs(matrix)
         for part in (slice(*batch) for batch in batches(tokens)):
             hidden[part] = layer.forward(hidden[part].to(device), positions).cpu()
@@ -200,15 +201,11 @@ def last_states(
     return hidden
 
 
-def _rounds_activations(path: Path) -> bool:
-    """Whether a checkpoint's readers round what goes into its matrices, token by token, to eight bits."""
-    if not path.is_dir():
-        return False
-    scheme = optional_json(path / "config.json").get("quantization_config")
-    groups = scheme.get("config_groups") if isinstance(scheme, dict) else None
-    if not isinstance(groups, dict):
-        return False
-    inputs = [group.get("input_activations") for group in groups.values() if isinstance(group, dict)]
-    return any(
-        isinstance(one, dict) and one.get("num_bits") == 8 and one.get("type") == "int" for one in inputs
-    )
+def _rounding(weights: Weights) -> Callable[[str], bool]:
+    """Whether a checkpoint's readers round what goes into a matrix, token by token, to eight bits; by the
+    name that the checkpoint has for it."""
+    path = weights.checkpoint.path
+    settings = optional_json(path / "config.json").get("quantization_config") if path.is_dir() else None
+    found = ActivationRounding(settings if isinstance(settings, dict) else {})
+    names = weights.names
+    return lambda plain: found.rounds(plain if names is None else names.name(plain))

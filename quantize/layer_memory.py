@@ -34,8 +34,10 @@ HOLES = 55 * 10**6
 """Freed memory that stays with the process while samples go through layers: 25 MB more or less, by chance."""
 RANGES = 35 * 10**6
 """What AWQ's search for ranges holds at once: `quantize.methods.ranges`."""
-SAMPLE_TOKENS = 512
+SAMPLE_TOKENS = 4096
 """Of each input, that W8A8 keeps: `quantize.methods.sampling`."""
+SAMPLE_COPIES = 5
+"""Of one sample, while scales are searched: `quantize.methods.smoothing`."""
 SAMPLER = 60 * 10**6
 """Python and llama.cpp, in the process that writes samples."""
 
@@ -101,7 +103,7 @@ def memory_of(config: "ModelConfig", layer: Shapes, itemsize: int, work: Work) -
     dense = 4 * sum(n * k for n, k in layer.values())
     widest = max(k for name, (_, k) in layer.items() if ".experts." not in name or not config.layout.fused)
     looks = _looks(layer, work) if work.tokens else 0
-    solving = _solving(layer, work.recipe)
+    solving = max(_solving(layer, work.recipe), _smoothing(layer, work))
     batch = _batch(config, layer, max(BATCH_TOKENS, work.length)) if work.tokens else 0
     packed = dense * work.recipe.bits // 32
     holes = HOLES if work.tokens else 0
@@ -133,7 +135,8 @@ def _looks(layer: Shapes, work: Work) -> int:
     """Of the inputs' Hessians: GPTQ has two at a time, the others all of a layer. W8A8 keeps samples, too."""
     sizes = sorted((4 * k * k for k in distinct(layer)), reverse=True)
     if work.recipe.rounds_inputs:
-        return sum(sizes) + sum(4 * SAMPLE_TOKENS * k for k in distinct(layer))
+        inputs = distinct(layer)
+        return sum(sizes) + 4 * _sampled(work) * (sum(inputs) + max(inputs))
     experts = any(".experts." in name for name in layer)
     return sum(sizes[:2]) if work.recipe.method is Method.GPTQ and not experts else sum(sizes)
 
@@ -151,6 +154,16 @@ def _solving(layer: Shapes, recipe: "Recipe") -> int:
             need = 4 * matrix
         found = max(found, need)
     return found
+
+
+def _sampled(work: Work) -> int:
+    """Tokens of which W8A8 keeps what goes into each matrix."""
+    return min(SAMPLE_TOKENS, work.tokens)
+
+
+def _smoothing(layer: Shapes, work: Work) -> int:
+    """Of the widest sample, while scales are searched for it."""
+    return SAMPLE_COPIES * 4 * _sampled(work) * max(distinct(layer)) if work.recipe.smooth else 0
 
 
 def _batch(config: "ModelConfig", layer: Shapes, tokens: int) -> int:

@@ -12,6 +12,7 @@ from quantize.formats import awq as awq_format
 from quantize.formats import compressed_tensors as int8_format
 from quantize.formats import gptq as gptq_format
 from quantize.formats.safetensors import Tensor
+from quantize.kept_inputs import ADDING, GoesBy
 from quantize.methods import awq, gptq, int8, rtn, smoothing
 from quantize.methods.folding import FoldGroup, can_fold, fold, fold_groups
 from quantize.methods.grid import GridSettings
@@ -37,6 +38,8 @@ class Inputs:
     """None: nothing came by, or nobody looked."""
     tokens: torch.Tensor | None = None
     """A sample of the input, float32 [T, K]; where the method wants one and something came by."""
+    states: torch.Tensor | None = None
+    """What goes into the layer, of the same tokens where all of them come by: float32 [T, D]."""
 
 
 @dataclass(slots=True)
@@ -77,12 +80,15 @@ class LayerMethod(Protocol):
         """Put what the quantized layer computes with in the place of the layer's tensors."""
         ...
 
-    def files(self, quantizer: str, ignored: Sequence[str]) -> dict[str, dict[str, Any]]:
+    def files(
+        self, quantizer: str, ignored: Sequence[str], kept: Sequence[str] = ()
+    ) -> dict[str, dict[str, Any]]:
         """JSON files of the result: "config.json" holds what is added to the source's.
 
         Args:
             quantizer: "name:version" of who wrote it.
             ignored: linear modules that are not quantized.
+            kept: modules whose inputs are not rounded, though the scheme rounds others.
         """
         ...
 
@@ -140,7 +146,9 @@ class GPTQLayers:
             return [replace(one, note=UNSEEN) for one in solved]
         return gptq.quantize_matrices(weights, hessian, self.settings)
 
-    def files(self, quantizer: str, ignored: Sequence[str]) -> dict[str, dict[str, Any]]:
+    def files(
+        self, quantizer: str, ignored: Sequence[str], kept: Sequence[str] = ()
+    ) -> dict[str, dict[str, Any]]:
         """config.json's part, and quantize_config.json."""
         recipe = self.recipe
         config = gptq_format.config(
@@ -199,7 +207,9 @@ class AWQLayers:
                 _put(weights, name, solved, hessian, done)
         return done
 
-    def files(self, quantizer: str, ignored: Sequence[str]) -> dict[str, dict[str, Any]]:
+    def files(
+        self, quantizer: str, ignored: Sequence[str], kept: Sequence[str] = ()
+    ) -> dict[str, dict[str, Any]]:
         """config.json's part, and quant_config.json for older readers."""
         config = awq_format.config(group_size=self.group_size, not_converted=ignored)
         old = awq_format.old_config(group_size=self.group_size, not_converted=ignored)
@@ -227,40 +237,66 @@ class Int8Layers:
         self, weights: Weights, config: ModelConfig, index: int, inputs: Sequence[Inputs]
     ) -> Quantized:
         """One group of matrices after the other; outliers go over to the weights first, where that was
-        asked for."""
+        asked for and the inputs are rounded."""
         done = Quantized()
-        scaled = self._smoothed(weights, fold_groups(config, index), inputs, done) if self.smooth else {}
-        for group in inputs:
-            dense = [weights[f"{name}.weight"] for name in group.names]
-            hessian = None if group.hessian is None else group.hessian.matrix()
-            tokens, scales = group.tokens, scaled.get(group.names[0])
-            if hessian is not None and scales is not None:
-                hessian = divided(hessian, scales)
-                tokens = None if tokens is None else tokens / scales
-            for name, solved in zip(group.names, self._solve(dense, hessian, tokens), strict=True):
-                done.tensors |= int8_format.layer_tensors(name, solved.matrix, self.scheme, self.dtype)
+        groups = self._scales(weights, fold_groups(config, index), inputs) if self.smooth else []
+        scaled = {name: scales for group, scales in groups for name in group.targets}
+        kept = self._kept(weights, config, inputs, scaled)
+        groups = [(group, scales) for group, scales in groups if kept.isdisjoint(group.targets)]
+        for group, scales in groups:
+            fold(weights, group, scales)
+        store_folded(weights, [group for group, _ in groups], self.dtype, done)
+        for one in inputs:
+            dense = [weights[f"{name}.weight"] for name in one.names]
+            hessian = None if one.hessian is None else one.hessian.matrix()
+            keeps = not kept.isdisjoint(one.names)
+            tokens, divisors = (None, None) if keeps else (one.tokens, scaled.get(one.names[0]))
+            if hessian is not None and divisors is not None:
+                hessian = divided(hessian, divisors)
+                tokens = None if tokens is None else tokens / divisors
+            scheme = int8_format.Scheme.W8A16 if keeps else self.scheme
+            for name, solved in zip(one.names, self._solve(dense, hessian, tokens), strict=True):
+                done.tensors |= int8_format.layer_tensors(name, solved.matrix, scheme, self.dtype)
                 _put(weights, name, solved, hessian, done)
+                done.records[-1] = replace(done.records[-1], keeps_inputs=keeps)
         return done
 
-    def _smoothed(
-        self, weights: Weights, groups: Sequence[FoldGroup], inputs: Sequence[Inputs], done: Quantized
-    ) -> dict[str, torch.Tensor]:
-        """Fold scales in; for each matrix whose inputs are now divided by some, which."""
+    @staticmethod
+    def _scales(
+        weights: Weights, groups: Sequence[FoldGroup], inputs: Sequence[Inputs]
+    ) -> list[tuple[FoldGroup, torch.Tensor]]:
+        """What inputs are to be divided by, where that can be folded in."""
         samples = {name: group.tokens for group in inputs for name in group.names}
-        scaled: dict[str, torch.Tensor] = {}
-        folded = []
+        found = []
         for group in groups:
-            by_sample = {
-                id(found): found for name in group.targets if (found := samples.get(name)) is not None
-            }
+            by_sample = {id(one): one for name in group.targets if (one := samples.get(name)) is not None}
             if by_sample and can_fold(weights, group):
                 readers = [weights[f"{name}.weight"] for name in group.targets]
-                scales = smoothing.balanced(readers, torch.cat(list(by_sample.values())))
-                fold(weights, group, scales)
-                scaled |= dict.fromkeys(group.targets, scales)
-                folded.append(group)
-        store_folded(weights, folded, self.dtype, done)
-        return scaled
+                found.append((group, smoothing.balanced(readers, torch.cat(list(by_sample.values())))))
+        return found
+
+    def _kept(
+        self,
+        weights: Weights,
+        config: ModelConfig,
+        inputs: Sequence[Inputs],
+        scaled: Mapping[str, torch.Tensor],
+    ) -> set[str]:
+        """The matrices whose inputs are not to be rounded."""
+        kept: set[str] = set()
+        states = inputs[0].states if inputs else None
+        if states is None or not self.solves:
+            return kept
+        goes_by = GoesBy(config, weights, states)
+        for one in inputs:
+            name = one.names[0]
+            if (
+                name in ADDING
+                and one.tokens is not None
+                and goes_by.keeps(name, one.tokens, scaled.get(name))
+            ):
+                kept.add(name)
+        return kept
 
     def _solve(
         self, weights: Sequence[torch.Tensor], hessian: torch.Tensor | None, tokens: torch.Tensor | None
@@ -272,9 +308,11 @@ class Int8Layers:
         noise = None if tokens is None else int8.rounding_noise(tokens)
         return int8.solve_matrices(weights, hessian, noise, scale_dtype=self.dtype)
 
-    def files(self, quantizer: str, ignored: Sequence[str]) -> dict[str, dict[str, Any]]:
+    def files(
+        self, quantizer: str, ignored: Sequence[str], kept: Sequence[str] = ()
+    ) -> dict[str, dict[str, Any]]:
         """config.json's part."""
-        return {"config.json": {"quantization_config": int8_format.config(self.scheme, ignored)}}
+        return {"config.json": {"quantization_config": int8_format.config(self.scheme, ignored, kept)}}
 
 
 def store_folded(weights: Weights, groups: Sequence[FoldGroup], dtype: str, done: Quantized) -> None:

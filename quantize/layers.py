@@ -160,10 +160,8 @@ class _Run:
             told=self.reporter.layer,
         ).run()
         give_back()
-        ignored = self._ignored()
-        result = assemble(
-            self.source.folder, self.weights, self.workspace, method.files(quantizer(), ignored)
-        )
+        files = method.files(quantizer(), self._ignored(), self._kept(state))
+        result = assemble(self.source.folder, self.weights, self.workspace, files)
         receipt = make_receipt(
             self.request,
             self.source,
@@ -245,6 +243,18 @@ class _Run:
                 if has_experts
             ]
         return ignored
+
+    def _kept(self, state: "State") -> list[str]:
+        """Modules whose inputs are not rounded, though the scheme rounds others."""
+        names = self.weights.names
+        if names is None:
+            raise TypeError("a GGUF file")
+        return [
+            names.name(f"model.layers.{layer.index}.{matrix.name}")
+            for layer in state.layers
+            for matrix in layer.matrices
+            if matrix.keeps_inputs
+        ]
 
     def _dtype(self) -> str:
         """Of the model, as safetensors calls it: that of its embedding."""

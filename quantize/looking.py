@@ -62,7 +62,14 @@ class Observer:
         self.hessians: dict[str, Hessian] = {}
         self.sampled = sampled
         self.samples: dict[str, TokenSample] = {}
+        self.states = TokenSample()
+        """What goes into the layer, of the same tokens."""
         self.final = layer.groups[-1][0] if isinstance(layer.mlp, GatedMLP) else ""
+
+    def begins(self, hidden: torch.Tensor) -> None:
+        """Be told what goes into the layer next, [B, S, D]."""
+        if self.sampled:
+            self.states.add(hidden)
 
     def observe(self, name: str, x: torch.Tensor) -> None:
         """Count an input."""
@@ -81,4 +88,5 @@ class Observer:
 
     def _inputs_of(self, names: tuple[str, ...]) -> Inputs:
         sample = self.samples.pop(names[0], None)
-        return Inputs(names, self.hessians.pop(names[0], None), None if sample is None else sample.tokens())
+        hessian, tokens = self.hessians.pop(names[0], None), None if sample is None else sample.tokens()
+        return Inputs(names, hessian, tokens, self.states.tokens())

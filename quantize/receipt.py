@@ -67,6 +67,12 @@ class Receipt:
         return sum(errors) / len(errors) if errors else 0.0
 
     @property
+    def keeping_inputs(self) -> tuple[int, int]:
+        """How many matrices keep their inputs in 16 bits though the scheme rounds others, and of how many."""
+        kept = [bool(matrix.get("keeps_inputs")) for layer in self.layers for matrix in layer["matrices"]]
+        return sum(kept), len(kept)
+
+    @property
     def rescued(self) -> list[str]:
         """Matrices that went otherwise than planned, and how."""
         return [
@@ -163,7 +169,12 @@ def _stored(folder: Path) -> list[safetensors.Entry]:
 
 def _layer(layer: "LayerRecord") -> dict[str, Any]:
     matrices = [
-        {"name": one.name, "error": one.error, **({"note": one.note} if one.note else {})}
+        {
+            "name": one.name,
+            "error": one.error,
+            **({"note": one.note} if one.note else {}),
+            **({"keeps_inputs": True} if one.keeps_inputs else {}),
+        }
         for one in layer.matrices
     ]
     return {"layer": layer.index, "seconds": layer.seconds, "matrices": matrices}

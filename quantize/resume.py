@@ -38,6 +38,8 @@ class MatrixRecord:
     error: float
     """Mean square error over mean square: of its outputs where text was read, else of its weights."""
     note: str = ""
+    keeps_inputs: bool = False
+    """Its inputs are not rounded, though the scheme rounds others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,13 @@ class Workspace:
                     "index": layer.index,
                     "seconds": layer.seconds,
                     "matrices": [
-                        {"name": one.name, "error": one.error, "note": one.note} for one in layer.matrices
+                        {
+                            "name": one.name,
+                            "error": one.error,
+                            "note": one.note,
+                            "keeps_inputs": one.keeps_inputs,
+                        }
+                        for one in layer.matrices
                     ],
                 }
                 for layer in state.layers

@@ -169,8 +169,10 @@ class Streamer:
             batches = self._batches()
             with layer.observed(observer.observe):
                 for number, (start, stop) in enumerate(batches, 1):
+                    before = self._get(start, stop)
+                    observer.begins(before)
                     with suppress(SeenAll):
-                        hidden = layer.forward(self._get(start, stop), self.positions)
+                        hidden = layer.forward(before, self.positions)
                         if not self._is_last(layer):
                             self._put(layer, start, hidden)
                     share(0.8 * number / len(batches))

@@ -86,7 +86,11 @@ def quantize(
         str | None, typer.Option("--scheme", help="INT8: w8a16, or w8a8 for activations too; default: w8a16.")
     ] = None,
     smooth: Annotated[
-        bool | None, typer.Option("--smooth", help="INT8, w8a8: move outliers to the weights (SmoothQuant).")
+        bool | None,
+        typer.Option(
+            "--smooth/--no-smooth",
+            help="INT8, w8a8: move outliers to the weights (SmoothQuant); default: --smooth.",
+        ),
     ] = None,
     calibration: Annotated[
         str | None,

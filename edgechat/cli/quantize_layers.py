@@ -12,7 +12,7 @@ from edgechat.errors import UsageError
 if TYPE_CHECKING:
     from quantize.layers import LayerRequest, LayerResult
 
-_OFF = {"symmetric": "--asym", "evaluate": "--no-eval"}
+_OFF = {"symmetric": "--asym", "evaluate": "--no-eval", "smooth": "--no-smooth"}
 """What turns an option off."""
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -90,7 +90,7 @@ def request_of(
         order=Order.CLASSIC if options.desc_act else Order.STATIC,
         checkpoint_format=options.checkpoint_format or "gptq",
         scheme=_one_of(Scheme, "--scheme", options.scheme) if options.scheme else Scheme.W8A16,
-        smooth=bool(options.smooth),
+        smooth=_smooth(options),
     )
     if options.desc_act and recipe.method is Method.RTN:
         raise UsageError("--desc-act is an order of GPTQ's: it doesn't go with --method rtn")
@@ -115,6 +115,14 @@ def request_of(
         evaluated=options.evaluate is not False,
         free_memory=free_memory,
     )
+
+
+def _smooth(options: LayerOptions) -> bool:
+    """As it was said; else wherever activations are rounded and a text is read."""
+    if options.smooth is not None:
+        return options.smooth
+    method, scheme = (options.method or "").lower(), (options.scheme or "").lower()
+    return scheme == "w8a8" and method != "rtn"
 
 
 def free_memory() -> int:
@@ -167,6 +175,9 @@ def table(result: "LayerResult") -> str:
         ("time", f"{receipt.seconds:.0f} s"),
         ("peak memory", human(receipt.peak_memory)),
     ]
+    kept, of = receipt.keeping_inputs
+    if kept:
+        rows.append(("inputs in 16 bits", f"of {kept} of {of} matrices: in 8 they would cost the most"))
     if receipt.evaluation is not None:
         rows += evaluation_rows(receipt.evaluation)
     width = max(len(name) for name, _ in rows)

@@ -4,6 +4,8 @@ W8A8, "int-quantized":   weight int8 [N, K], weight_scale [N, 1]
 W8A16, "pack-quantized": weight_packed int32 [N, K/4] of value + 128 along the inputs, weight_scale [N, 1],
                          weight_shape int64 [2]
 
+A W8A8 checkpoint may hold some matrices in W8A16: they are named in a group of their own.
+
 Scales are stored in the model's own type.
 """
 
@@ -68,31 +70,39 @@ def _stored(scales: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[Any]:
     return scales.astype({"F32": np.float32, "F16": np.float16}[dtype])
 
 
-def config(scheme: Scheme, ignored: Sequence[str] = ("lm_head",)) -> dict[str, Any]:
+MIXED = "mixed-precision"
+"""The format of a configuration whose groups have different ones."""
+
+
+def config(scheme: Scheme, ignored: Sequence[str] = ("lm_head",), kept: Sequence[str] = ()) -> dict[str, Any]:
     """What stands in config.json as "quantization_config".
 
     Args:
         scheme: which layout.
         ignored: linear modules that were left as they are.
+        kept: modules in W8A16 whatever the scheme: readers take a module's name before its class.
     """
-    weights = _arguments(strategy="channel", dynamic=False)
-    activations = _arguments(strategy="token", dynamic=True) if scheme is Scheme.W8A8 else None
+    groups = {"group_0": _group(scheme, ["Linear"])}
+    if kept:
+        groups["group_1"] = _group(Scheme.W8A16, kept)
     return {
         "quant_method": "compressed-tensors",
-        "format": scheme.layout,
+        "format": MIXED if kept else scheme.layout,
         "quantization_status": "compressed",
-        "config_groups": {
-            "group_0": {
-                "targets": ["Linear"],
-                "weights": weights,
-                "input_activations": activations,
-                "output_activations": None,
-                "format": scheme.layout,
-            }
-        },
+        "config_groups": groups,
         "ignore": list(ignored),
         "kv_cache_scheme": None,
         "global_compression_ratio": None,
+    }
+
+
+def _group(scheme: Scheme, targets: Sequence[str]) -> dict[str, Any]:
+    return {
+        "targets": list(targets),
+        "weights": _arguments(strategy="channel", dynamic=False),
+        "input_activations": _arguments(strategy="token", dynamic=True) if scheme is Scheme.W8A8 else None,
+        "output_activations": None,
+        "format": scheme.layout,
     }
 
 

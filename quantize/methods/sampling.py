@@ -2,8 +2,9 @@
 
 import torch
 
-TOKENS = 512
-"""Inputs that are kept."""
+TOKENS = 4096
+"""Inputs that are kept. Scales for the 1,536 inputs of a matrix that were found from 512 tokens leave a third
+more error on other tokens than scales that were found from so many."""
 
 
 class TokenSample:

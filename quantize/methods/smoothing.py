@@ -25,9 +25,6 @@ ROWS = 1024
 STEPS = 40
 RATE = 0.3
 """Of a step, toward balance in all inputs at once."""
-SHARPNESS = 4
-"""A maximum is shared among all inputs by the fourth power of their squares: else the one that is largest
-changes with each step."""
 GPTQ_LEAVES = 0.3
 """Of the square error of rounding weights to the nearest."""
 
@@ -80,15 +77,15 @@ def _importance(squares: torch.Tensor) -> torch.Tensor:
 
 
 def _shared_maximum(values: torch.Tensor, importance: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The weighted sum of each row's maximum, and the columns' shares in it.
+    """The weighted sum of each row's maximum, and the columns' shares in it: by the fourth power of their
+    values, since else the one that is largest changes with each step.
 
     Args:
         values: [R, K], none below 0.
         importance: [R, 1].
     """
     largest = values.amax(1, keepdim=True).clamp(min=torch.finfo(values.dtype).tiny)
-    shares = (values / largest).pow_(SHARPNESS)
-    shares /= shares.sum(1, keepdim=True)
+    powers = (values / largest).square_().square_()
     weighted = importance * largest
     whole = weighted.sum()
-    return whole, (weighted * shares).sum(0) / whole
+    return whole, ((weighted / powers.sum(1, keepdim=True)).t() @ powers)[0] / whole

@@ -33,7 +33,9 @@ CASES = {
     "smollm2-gptq-8bit-row": _case("smollm2", "gptq --bits 8 --group-size -1 --method rtn"),
     "smollm2-awq": _case("smollm2", "awq --group-size 64"),
     "smollm2-int8-w8a16": _case("smollm2", "int8 --scheme w8a16"),
+    # Some of its matrices are in W8A16.
     "smollm2-int8-w8a8": _case("smollm2", "int8 --scheme w8a8"),
+    "smollm2-int8-w8a8-unsmoothed": _case("smollm2", "int8 --scheme w8a8 --no-smooth"),
     "smollm2-int8-w8a8-rtn": _case("smollm2", "int8 --scheme w8a8 --method rtn"),
     # All the rest of the formats, on a Llama of random weights.
     "gptq-g128": _case("llama", "gptq --group-size 128"),

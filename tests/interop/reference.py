@@ -7,7 +7,7 @@ import torch
 
 from models.checkpoint import open_checkpoint
 from models.int8_matrix import Int8Matrix
-from models.packed import PackedCheckpoint
+from models.packed import Layout, PackedCheckpoint
 from tests.oracles.packed_weights import take_weights
 
 FACTORS = {torch.float16: 3.0, torch.bfloat16: 1.5}
@@ -57,6 +57,13 @@ def matrices(folder: Path) -> dict[str, torch.Tensor]:
             name.removesuffix(".weight"): torch.from_numpy(checkpoint.rows(name).copy())
             for name in checkpoint.packed
         }
+
+
+def with_rounded_inputs(folder: Path) -> set[str]:
+    """The quantized modules that are not stored in W8A16, whose inputs are rounded."""
+    with open_checkpoint(folder) as checkpoint:
+        assert isinstance(checkpoint, PackedCheckpoint)
+        return {one.module for one in checkpoint.packed.values() if one.layout is not Layout.PACKED}
 
 
 def has_negative_scales(folder: Path) -> bool:

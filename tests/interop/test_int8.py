@@ -6,7 +6,15 @@ import pytest
 import torch
 
 from tests.interop.cases import CASES, INT8
-from tests.interop.reference import dense, distance, logits, matrices, rounded_inputs, tokens
+from tests.interop.reference import (
+    dense,
+    distance,
+    logits,
+    matrices,
+    rounded_inputs,
+    tokens,
+    with_rounded_inputs,
+)
 
 EXACT = 1e-4
 """What float32 makes of another order of sums."""
@@ -30,7 +38,7 @@ def test_transformers_has_our_weights(results: Path, name: str) -> None:
     far = logits(ours, ids)
     rounds = "w8a8" in CASES[name].options
     if rounds:
-        rounded_inputs(ours, set(expected))
+        rounded_inputs(ours, with_rounded_inputs(folder))
     near = logits(ours, ids)
     print(f"{name}: {distance(found, near):.2e}, without rounded inputs {distance(found, far):.2e}")
     assert distance(found, near) <= (TIES if rounds else EXACT)

@@ -182,7 +182,9 @@ def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path / "out")
     workspace.folder.mkdir()
     assert workspace.read() is None
-    state = State("abc", 2, [LayerRecord(0, 1.5, (MatrixRecord("mlp.up_proj", 0.25, "damping raised"),))])
+    state = State(
+        "abc", 2, [LayerRecord(0, 1.5, (MatrixRecord("mlp.up_proj", 0.25, "damping raised", True),))]
+    )
     workspace.write(state)
     assert workspace.read() == state
     for text in ("", "{", "[]", '{"version": 2}', '{"version": 99, "layers": []}', "[" * 50_000):

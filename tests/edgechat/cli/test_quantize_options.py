@@ -117,6 +117,22 @@ def test_rounding_takes_no_calibration(options: dict[str, object], name: str) ->
     request_of("int8", Path("m"), smoothed, output=None, force=False, threads=1)
 
 
+def test_rounded_activations_are_smoothed_unless_it_is_said() -> None:
+    """Not where nothing is read that could tell how."""
+
+    def smooth(**given: object) -> bool:
+        options = LayerOptions(**given)  # type: ignore[arg-type]
+        return request_of("int8", Path("m"), options, output=None, force=False, threads=1).recipe.smooth
+
+    assert smooth(scheme="w8a8")
+    assert smooth(scheme="W8A8", method="GPTQ")
+    assert not smooth(scheme="w8a8", smooth=False)
+    assert not smooth(scheme="w8a8", method="rtn")
+    assert smooth(scheme="w8a8", method="rtn", smooth=True)
+    assert not smooth()
+    assert LayerOptions(smooth=False).typed("smooth") == "--no-smooth"
+
+
 def test_rounding_keeps_what_it_uses() -> None:
     """The comparison with the source, memory, the device."""
     given = LayerOptions(method="rtn", evaluate=True, max_memory="4GB", device="cpu", resume=True)

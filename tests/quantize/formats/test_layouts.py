@@ -199,6 +199,12 @@ def test_configurations_name_what_readers_ask_for() -> None:
     alone = compressed_tensors.config(Scheme.W8A16)
     assert alone["format"] == "pack-quantized"
     assert alone["config_groups"]["group_0"]["input_activations"] is None
+    mixed = compressed_tensors.config(Scheme.W8A8, kept=["model.layers.3.mlp.down_proj"])
+    assert mixed["format"] == "mixed-precision"
+    assert mixed["config_groups"] == {
+        "group_0": both["config_groups"]["group_0"],
+        "group_1": alone["config_groups"]["group_0"] | {"targets": ["model.layers.3.mlp.down_proj"]},
+    }
 
 
 def test_files_are_read_back(tmp_path: Path) -> None:
