@@ -53,8 +53,10 @@ class GPTQSettings:
     damping: float = 0.01
     """What is added to the Hessian's diagonal: this share of the diagonal's mean, as in the paper."""
     own_damping: bool = False
-    """The share is of each column's own diagonal. One input that is a thousand times as large as the others
-    would make a mean that drowns them: they would be rounded to the nearest, with nothing made up for."""
+    """The share is of each column's own diagonal, and of the median one besides. One input that is a thousand
+    times as large as the others would make a mean that drowns them: they would be rounded to the nearest,
+    with nothing made up for. Without the median, inputs that are nearly nothing would make up for all others:
+    by weights so large that they spoil the scale of their group."""
     refit: bool = False
     """Fit the scales to the integers afterwards: 2 % less error on SmolLM2's layers."""
 
@@ -144,8 +146,12 @@ def _factor(hessian: torch.Tensor, backward: torch.Tensor, settings: GPTQSetting
     """Factor, with as much damping as it takes. A column that is always 0 gets 1 on the diagonal."""
     ordered = hessian[backward][:, backward]  # [K, K]
     diagonal = ordered.diagonal()
+    live = diagonal[diagonal != 0]
     diagonal.masked_fill_(diagonal == 0, 1)
-    unit = diagonal.clone() if settings.own_damping else diagonal.mean().expand(len(diagonal))
+    if settings.own_damping:
+        unit = diagonal + (live.median() if len(live) else 0)
+    else:
+        unit = diagonal.mean().expand(len(diagonal))
     added = 0.0
     for rescue in range(RESCUES):
         share = settings.damping * 10**rescue

@@ -46,7 +46,7 @@ def gptq(
         groups: [K], of each column.
         by_importance: columns with the largest diagonal first.
         damping: of the mean diagonal.
-        own_damping: of each column's own instead.
+        own_damping: of each column's own and of the median (the lower of two) of the live instead.
     """
     w = weight.copy()
     h = hessian.copy()
@@ -57,7 +57,10 @@ def gptq(
     order = np.argsort(-np.diag(hessian), kind="stable") if by_importance else np.arange(len(h))
     w = w[:, order]
     h = h[np.ix_(order, order)]
-    h += damping * (np.diag(np.diag(h)) if own_damping else np.mean(np.diag(h)) * np.eye(len(h)))
+    diagonal = np.diag(h)
+    live = np.sort(np.diag(hessian)[np.diag(hessian) != 0])
+    median = live[(len(live) - 1) // 2]
+    h = h + damping * np.diag(diagonal + median if own_damping else np.full(len(h), np.mean(diagonal)))
     inverse = np.linalg.inv(h)
     upper = np.linalg.cholesky((inverse + inverse.T) / 2).T
     integers = np.zeros(w.shape, np.int64)
