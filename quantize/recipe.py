@@ -69,7 +69,7 @@ class Recipe:
     symmetric: bool = True
     order: Order = Order.STATIC
     damping: float = 0.03
-    """Of GPTQ: the share of each column's own diagonal that is added to the Hessian's."""
+    """Of GPTQ: the share of each column's own diagonal, and of the median, that is added to the Hessian's."""
     checkpoint_format: str = "gptq"
     """"gptq" or "gptq_v2": how zero points are stored."""
     scheme: Scheme = Scheme.W8A16
