@@ -155,7 +155,8 @@ class _Source:
         missing = [name for name in plain if not self.names.has(name)]
         if missing:
             raise BrokenModelFile(
-                f"{self.folder}: {len(missing)} tensors are missing, the first is {missing[0]}"
+                f"{self.folder} is not whole: download the checkpoint again (tensors that are missing: "
+                f"{len(missing)}, the first is {missing[0]})"
             )
         for rule in rules:
             for name in rule.sources:

@@ -116,10 +116,19 @@ def check_disk(folder: Path, result_bytes: int, temporary_bytes: int = 0) -> Non
 
 @contextmanager
 def said_when_full(output: Path) -> Iterator[None]:
-    """A disk that fills up in spite of the check, because others write too."""
+    """A disk that fills up in spite of the check, because others write too, or that takes no file so large.
+
+    Raises:
+        NotEnoughDisk: which place it is, and what helps.
+    """
     try:
         yield
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise NotEnoughDisk(
+                f"{output.parent} takes no file as large as this one (FAT32's end at 4 GB, a limit of the "
+                "system's may be lower): give a place on another disk with -o"
+            ) from None
         if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
             raise
         free = shutil.disk_usage(output.parent).free
