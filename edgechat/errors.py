@@ -114,6 +114,7 @@ def from_exception(error: Exception) -> EdgechatError | None:
         (quantize.SourceNotFound, NotFoundError),
         (quantize.NotEnoughDisk, ResourceError),
         (quantize.NotEnoughMemory, ResourceError),
+        (quantize.NoSuchDevice, UnsupportedError),
         (quantize.NativeFailure, EngineCrashedError),
         (quantize.QuantizeError, UsageError),
         (MemoryError, ResourceError),

@@ -43,6 +43,19 @@ class Weights(Closing):
         self.tied = config.tied and head not in checkpoint.tensors
         """The output matrix is the embedding."""
 
+    def check(self) -> None:
+        """See by the files' headers that all tensors are there.
+
+        Raises:
+            BrokenModelFile: one is missing, or of a wrong shape.
+        """
+        for rule in self.family.tensors(self.config, tied=self.tied):
+            if self.names is None:
+                self._stored(rule.source, rule.target, rule.shape)
+                continue
+            for name in rule.sources:
+                self.names.checked(name, rule.shape[1:] if rule.parts else rule.shape)
+
     def layer(self, index: int, device: str = "cpu") -> dict[str, torch.Tensor]:
         """One decoder layer: {"self_attn.q_proj.weight": float32 [out, in], ...}.
 

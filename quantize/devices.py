@@ -2,7 +2,7 @@
 
 import os
 
-from quantize.errors import BadRequest
+from quantize.errors import NoSuchDevice
 
 
 def usable_device(name: str) -> str:
@@ -12,7 +12,7 @@ def usable_device(name: str) -> str:
         name: "cpu", "cuda", "mps", or "auto": a GPU where there is one.
 
     Raises:
-        BadRequest: this machine, or its torch, has none.
+        NoSuchDevice: this machine, or its torch, has none.
     """
     if name == "cpu":
         return name
@@ -24,7 +24,7 @@ def usable_device(name: str) -> str:
     if name == "auto":
         return next((device for device, found in there.items() if found), "cpu")
     if not there.get(name, False):
-        raise BadRequest(f"--device {name}: torch finds no such device here: --device cpu works")
+        raise NoSuchDevice(f"--device {name}: torch finds no such device here: --device cpu works")
     return name
 
 

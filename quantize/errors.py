@@ -7,6 +7,7 @@ QuantizeError
 ├── OutputExists       refused without --force
 ├── NotEnoughDisk
 ├── NotEnoughMemory
+├── NoSuchDevice       this machine, or its torch, has no such GPU
 └── NativeFailure      llama.cpp refused or crashed
 """
 
@@ -42,6 +43,10 @@ class NotEnoughDisk(QuantizeError):
 
 class NotEnoughMemory(QuantizeError):
     """The run would not fit in memory."""
+
+
+class NoSuchDevice(QuantizeError):
+    """This machine, or its torch, has no such GPU."""
 
 
 class NativeFailure(QuantizeError):

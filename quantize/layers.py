@@ -100,6 +100,7 @@ class _Run:
         from quantize.resume import BEGINS_ANEW, noted_when_stopped
 
         request, recipe = self.request, self.request.recipe
+        self.weights.check()
         for note in self.source.notes:
             self.note(note)
         _, self.trouble = folder_template(self.source.folder)

@@ -328,6 +328,21 @@ def test_a_full_disk_is_seen_beforehand(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_tensor_that_is_missing_is_seen_before_the_first_layer(tiny_folder: Path, tmp_path: Path) -> None:
+    """However late it would be needed: nothing was begun."""
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "source"
+    shutil.copytree(tiny_folder, folder)
+    tensors = load_file(folder / "model.safetensors")
+    last = max(name for name in tensors if name.endswith("mlp.down_proj.weight"))
+    del tensors[last]
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(BrokenModelFile, match=f"download the checkpoint again .the tensor {last} is missing"):
+        run(request_for(folder, tmp_path / "out"))
+    assert list(tmp_path.iterdir()) == [folder]
+
+
 def test_broken_and_unknown_sources(tiny_folder: Path, tmp_path: Path) -> None:
     """NaN by the tensor's name; a missing file; an architecture that nobody knows, with those that are."""
     import torch
