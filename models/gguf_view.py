@@ -108,7 +108,7 @@ class GGUFView(Closing):
 
     def _seen(self, name: str, place: _Place) -> StoredTensor:
         stored, rule = place.stored, place.rule
-        shape = rule.shape[1:] if rule.parts else rule.shape
+        shape = rule.source_shape
         seen = replace(
             stored, name=name, shape=shape, type=GGMLType.F32, n_bytes=stored.n_bytes // len(rule.sources)
         )
@@ -129,7 +129,7 @@ class GGUFView(Closing):
     def _raw(self, place: _Place, start: int, stop: int | None) -> Stored:
         """Rows as the file has them, in the view's order."""
         rule = place.rule
-        shape = rule.shape[1:] if rule.parts else rule.shape
+        shape = rule.source_shape
         count = math.prod(shape[:-1])
         stop = count if stop is None else stop
         if not 0 <= start <= stop <= count:

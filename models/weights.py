@@ -54,7 +54,7 @@ class Weights(Closing):
                 self._stored(rule.source, rule.target, rule.shape)
                 continue
             for name in rule.sources:
-                self.names.checked(name, rule.shape[1:] if rule.parts else rule.shape)
+                self.names.checked(name, rule.source_shape)
 
     def layer(self, index: int, device: str = "cpu") -> dict[str, torch.Tensor]:
         """One decoder layer: {"self_attn.q_proj.weight": float32 [out, in], ...}.
@@ -127,7 +127,7 @@ class Weights(Closing):
     def _tensors(self, rule: TensorRule) -> dict[str, torch.Tensor]:
         """What a rule stands for, under the names of a checkpoint."""
         if self.names is not None:
-            shape = rule.shape[1:] if rule.parts else rule.shape
+            shape = rule.source_shape
             found = {}
             for name in rule.sources:
                 stored = self.names.checked(name, shape)

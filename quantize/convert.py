@@ -160,7 +160,7 @@ class _Source:
             )
         for rule in rules:
             for name in rule.sources:
-                self.names.checked(name, rule.shape[1:] if rule.parts else rule.shape)
+                self.names.checked(name, rule.source_shape)
         known = {self.names.name(name) for name in plain}
         known |= {self.names.name("lm_head.weight")} if tied else set()
         extra = [name for name in self.checkpoint.tensors if name not in known and not IGNORED.search(name)]

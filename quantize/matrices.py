@@ -25,7 +25,7 @@ def layer_matrices(model: Model, index: int) -> dict[str, tuple[int, int]]:
     prefix = f"model.layers.{index}."
     found = {}
     for rule in model.family.layer(model.config, index):
-        shape = rule.shape[1:] if rule.parts else rule.shape
+        shape = rule.source_shape
         if len(shape) != 2 or rule.exact:
             continue
         for name in rule.sources:

@@ -47,6 +47,11 @@ class TensorRule:
         """The names in the checkpoint."""
         return self.parts or (self.source,)
 
+    @property
+    def source_shape(self) -> tuple[int, ...]:
+        """Of each of `sources`."""
+        return self.shape[1:] if self.parts else self.shape
+
 
 Metadata = dict[str, int | float | str | list[bool]]
 
