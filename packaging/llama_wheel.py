@@ -23,6 +23,8 @@ import time
 from pathlib import Path
 
 LEAN = Path(__file__).with_name("llama-cpp.cmake")
+MENDED = Path(__file__).with_name("amx-tile-config.h")
+"""What `LEAN` has the compiler read first."""
 
 
 def processor() -> str:
@@ -49,7 +51,7 @@ def cache_folder(requirement: str) -> Path:
         processor(),
         sys.platform,
         os.environ.get("CMAKE_ARGS", ""),
-        LEAN.read_text(encoding="utf-8"),
+        *(path.read_text(encoding="utf-8") for path in (LEAN, MENDED)),
         os.environ.get("PIP_EXTRA_INDEX_URL", ""),
     )
     return Path(root, "edgechat", "wheels", hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16])

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models import errors as model_errors
+from models.amx import extra_buffers_work
 from models.errors import BrokenModelFile, ModelError
 from quantize import child
 from quantize import errors as quantize_errors
@@ -216,6 +217,7 @@ class _Model:
         llama_cpp.llama_log_set(on_log, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
         params = llama_cpp.llama_model_default_params()
+        params.use_extra_bufts = extra_buffers_work()
         self.model = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
         if not self.model:
             raise NativeFailure(f"llama.cpp can't load {path}")

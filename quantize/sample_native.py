@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from models.amx import extra_buffers_work
 from quantize import child
 from quantize.errors import NativeFailure
 
@@ -105,6 +106,7 @@ def _work(job: child.Message, report: child.Tell) -> int:
     llama_cpp.llama_log_set(on_log, ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
     parameters = llama_cpp.llama_model_default_params()
+    parameters.use_extra_bufts = extra_buffers_work()
     parameters.n_gpu_layers = 0  # the same text on every machine of a kind
     model = llama_cpp.llama_model_load_from_file(os.fsencode(job["model"]), parameters)
     if not model:

@@ -14,6 +14,7 @@ MODULE = "edgechat.runtimes.llamacpp.backends"
 TIMEOUT_S = 60.0
 TOPIC = "llama.cpp"
 REINSTALL = "pip install --force-reinstall --no-cache-dir 'llama-cpp-python>=0.3.36,<0.3.37'"
+MEND = "install edgechat by `make setup`, or compile llama.cpp with GCC 14 or newer, or Clang"
 REBUILD = f"CMAKE_ARGS='{{flags}}' {REINSTALL}"
 
 
@@ -64,6 +65,9 @@ def _build(facts: dict[str, Any]) -> tuple[Build, Finding]:
     )
     if devices:
         found += f", devices: {', '.join(devices)}"
+    if facts.get("extra_buffers") is False:
+        slow = "its compiler sets up this CPU's matrix unit (AMX) wrongly, so it is left alone, which is slow"
+        return Build(backends), Finding(TOPIC, found, Severity.WARNING, slow, MEND, facts)
     return Build(backends), Finding(TOPIC, found, data=facts)
 
 

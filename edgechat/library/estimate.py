@@ -11,7 +11,7 @@ from edgechat import hardware
 from edgechat.library.inspect import kv_bytes_per_token, number
 from edgechat.library.local import parts_of
 from edgechat.library.needs import Needs
-from edgechat.library.repack import repacked_bytes
+from edgechat.library.repack import laid
 from edgechat.records import KVType, LoadSettings
 from models.gguf import GGUFHeader, LazyArray, TensorInfo, read_header
 
@@ -41,8 +41,6 @@ def estimate(parts: Sequence[GGUFHeader], settings: LoadSettings, features: Iter
     """
     header = parts[0]
     tensors = [tensor for part in parts for tensor in part.tensors]
-    weights = weight_bytes(parts)
-    repacked = repacked_bytes(tensors, features)
     vocabulary = _count(header, "tokenizer.ggml.tokens")
     sequences = settings.n_sequences + 1
     n_ctx = context(settings, number(header, "context_length"))
@@ -52,9 +50,7 @@ def estimate(parts: Sequence[GGUFHeader], settings: LoadSettings, features: Iter
     reserved = max(compute, ubatch and rows * vocabulary * FLOAT)
     return Needs(
         engine=ENGINE + GRAPHS + table_bytes(header),
-        weights=weights - repacked if settings.use_mmap is False else weights,
-        repacked=repacked,
-        cold=0 if settings.use_mmap is False else repacked,
+        **weight_needs(parts, settings, features),
         kv=kv_bytes(header, n_ctx, settings.kv_type) + recurrent_bytes(header, sequences),
         compute=compute,
         output=sequences * vocabulary * FLOAT,
@@ -82,9 +78,14 @@ def estimate_file(path: Path, settings: LoadSettings) -> Needs:
     return estimate(read_parts(path), settings, hardware.cpu_features())
 
 
-def weight_bytes(parts: Sequence[GGUFHeader]) -> int:
-    """Of the files, what stays mapped: llama.cpp gives up their headers once it has read them."""
-    return sum(part.file_size - part.data_offset for part in parts)
+def weight_needs(
+    parts: Sequence[GGUFHeader], settings: LoadSettings, features: Iterable[str]
+) -> dict[str, int]:
+    """The fields of `Needs` that weights take, with all of them in main memory."""
+    weights = laid(parts, features)
+    if settings.use_mmap is False:
+        return {"weights": weights.stored - weights.originals, "repacked": weights.copies, "cold": 0}
+    return {"weights": weights.mapped, "repacked": weights.copies, "cold": weights.cold}
 
 
 def table_bytes(header: GGUFHeader) -> int:

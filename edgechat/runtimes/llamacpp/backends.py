@@ -12,6 +12,7 @@ import msgspec
 from edgechat.errors import EdgechatError
 from edgechat.runtimes.llamacpp import abi, logs
 from edgechat.runtimes.llamacpp.devices import Device, backends, devices, gpu_backends
+from models.amx import extra_buffers_work
 
 
 class BuildInfo(msgspec.Struct, frozen=True):
@@ -30,6 +31,8 @@ class BuildInfo(msgspec.Struct, frozen=True):
     gpu_backends: tuple[str, ...]
     """Those of `backends` that need a GPU; where there are some but no GPU among `devices`, say so."""
     devices: tuple[Device, ...]
+    extra_buffers: bool
+    """Weights may be laid out for this CPU: False where the code for AMX would crash."""
 
 
 def build_info() -> BuildInfo:
@@ -48,6 +51,7 @@ def build_info() -> BuildInfo:
         features=features(llama.llama_print_system_info().decode("utf-8", "replace")),
         gpu_backends=gpu_backends(),
         devices=devices(),
+        extra_buffers=extra_buffers_work(),
     )
 
 

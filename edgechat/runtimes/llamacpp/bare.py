@@ -12,6 +12,7 @@ from edgechat.errors import BrokenModelError
 from edgechat.records import LoadSettings
 from edgechat.runtimes.llamacpp import abi, logs
 from edgechat.runtimes.llamacpp.context import FLASH_AUTO, FLASH_ON, GGML_TYPE
+from models.amx import extra_buffers_work
 
 MOST_TOKENS = 512
 """Of a batch; as the engine's."""
@@ -31,6 +32,7 @@ class BareLoop:
         self.llama = llama
         params = llama.llama_model_default_params()
         params.n_gpu_layers = settings.n_gpu_layers
+        params.use_extra_bufts = extra_buffers_work()
         self.model = llama.llama_model_load_from_file(os.fsencode(settings.path), params)
         if not self.model:
             raise BrokenModelError(f"llama.cpp can't load {settings.path}: {log.last_error()}")

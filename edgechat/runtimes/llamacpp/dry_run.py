@@ -23,19 +23,25 @@ from edgechat.errors import from_exception
 from edgechat.library import estimate
 from edgechat.library.dry_run import Answer
 from edgechat.library.needs import Needs
-from edgechat.library.repack import repacked_bytes
 from edgechat.records import LoadSettings
 from edgechat.runtimes.llamacpp import abi, logs
 from edgechat.runtimes.llamacpp.backends import features
 from edgechat.runtimes.llamacpp.context import LOAD_MODE_NONE, context_params
 from edgechat.runtimes.llamacpp.devices import DeviceKind, gpus
 from edgechat.runtimes.llamacpp.failures import explain
+from models.amx import extra_buffers_work
 
 MIB = 2**20
 KV_SIZE = re.compile(r"llama_kv_cache\w*: size\s*=\s*(?P<mib>[\d.]+) MiB \(")
 RECURRENT_SIZE = re.compile(r"llama_memory_recurrent: size\s*=\s*(?P<mib>[\d.]+) MiB")
 BUFFER_SIZE = re.compile(r"(?P<where>\S+)\s+(?P<what>compute|output) buffer size\s*=\s*(?P<mib>[\d.]+) MiB")
-BUILD_FEATURES = {"AVX2": "avx2", "AVX512": "avx512f", "DOTPROD": "asimddp", "MATMUL_INT8": "i8mm"}
+BUILD_FEATURES = {
+    "AVX2": "avx2",
+    "AVX512": "avx512f",
+    "DOTPROD": "asimddp",
+    "MATMUL_INT8": "i8mm",
+    "AMX_INT8": "amx_int8",
+}
 LONGEST_MADE = 2**19
 """Tokens of the longest context that is made to be asked of: llama.cpp fills in a row for each cell, with or
 without memory for it, which takes seconds for 2^24. Buffers of longer ones go on growing as they do here."""
@@ -59,6 +65,7 @@ class DryRun:
         params = self._llama.llama_model_default_params()
         params.no_alloc = True
         params.load_mode = LOAD_MODE_NONE
+        params.use_extra_bufts = extra_buffers_work()
         params.n_gpu_layers = 0
         params.devices = ctypes.cast(no_devices, ctypes.c_void_p)
         self._log.clear()
@@ -95,17 +102,13 @@ class DryRun:
         chatting = self._sizes(settings, few_outputs=True)
         if reserved is None or chatting is None:
             return None
-        weights = estimate.weight_bytes(self._parts)
-        tensors = [tensor for part in self._parts for tensor in part.tensors]
         built = features(self._llama.llama_print_system_info().decode("utf-8", "replace"))
-        repacked = repacked_bytes(tensors, cpu_features(built))
+        used = cpu_features(built) if extra_buffers_work() else ()
         rows = chatting.rows
         return offloaded(
             Needs(
                 engine=estimate.table_bytes(self._parts[0]) + estimate.GRAPHS,
-                weights=weights - repacked if settings.use_mmap is False else weights,
-                repacked=repacked,
-                cold=0 if settings.use_mmap is False else repacked,
+                **estimate.weight_needs(self._parts, settings, used),
                 kv=chatting.kv,
                 compute=chatting.compute,
                 output=chatting.output,

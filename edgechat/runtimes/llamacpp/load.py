@@ -19,6 +19,7 @@ from edgechat.runtimes.llamacpp.devices import Device, gpu_backends, gpus
 from edgechat.runtimes.llamacpp.failures import explain
 from edgechat.runtimes.llamacpp.fingerprint import parts
 from edgechat.runtimes.llamacpp.header import kv_bytes_per_token
+from models.amx import extra_buffers_work
 
 Progress = Callable[[float], bool]
 
@@ -144,6 +145,7 @@ class _Loader:
         params = self.llama.llama_model_default_params()
         params.n_gpu_layers = layers
         params.load_mode = LOAD_MODE_NONE if self.settings.use_mmap is False else LOAD_MODE_AUTO
+        params.use_extra_bufts = extra_buffers_work()
         params.progress_callback = callback
         if layers == 0:
             params.devices = ctypes.cast(no_devices, ctypes.c_void_p)

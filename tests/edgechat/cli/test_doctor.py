@@ -107,6 +107,15 @@ def test_the_build_is_read() -> None:
     assert finding.severity is Severity.OK
 
 
+def test_a_build_that_would_crash_in_the_matrix_unit_is_said() -> None:
+    facts = {"bindings": "0.3.36", "library": "x", "backends": ["CPU"], "extra_buffers": False}
+    build, finding = check_llama(_python(f"print({json.dumps(json.dumps(facts))})"))
+    assert build == Build(("CPU",))
+    assert finding.severity is Severity.WARNING
+    assert "AMX" in finding.problem
+    assert "make setup" in finding.remedy
+
+
 @pytest.mark.parametrize(
     ("code", "problem", "remedy"),
     [
