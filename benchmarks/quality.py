@@ -179,8 +179,7 @@ def _make(settings: Settings, work: Path, row: Row) -> dict[str, Any]:
     else:
         command = [sys.executable, "-m", "edgechat", "quantize", source, *row.arguments, "-o", str(result)]
         command += ["--json", "--quiet", "--force", "--threads", str(settings.threads)]
-        if GGUF[1] not in row.arguments:
-            command += ["--no-eval"]
+        command += ["--no-eval"]
         if row.reads_text:
             command += ["--samples", str(settings.samples), "--sequence-length", str(settings.length)]
         if row.grouped and settings.group_size is not None:

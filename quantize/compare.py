@@ -73,8 +73,8 @@ def compare_paths(
     """Compare two models on a text.
 
     Args:
-        source: a folder in safetensors, or a GGUF file.
-        result: another of the same vocabulary; one of both must be a folder, whose tokenizer is taken.
+        source: a folder in safetensors, or a GGUF file; its tokenizer is taken.
+        result: another of the same vocabulary.
         text: to compare on.
         length: tokens of a window.
         told: of the share that is done.
@@ -85,14 +85,12 @@ def compare_paths(
         BadRequest: they don't compare, or the text is too short.
     """
     from quantize.calibration import FolderTokenizer
+    from quantize.source import open_source
 
-    folder = next((path for path in (source, result) if path.is_dir()), None)
-    if folder is None:
-        raise BadRequest("two GGUF files: one must be a checkpoint's folder, whose tokenizer is taken")
-    tokens = windows_of(text, FolderTokenizer(folder), length)
-    with open_weights(source) as before, open_weights(result) as after, torch.no_grad():
-        check_comparable(before, after)
-        return compare(before, after, tokens, told=told)
+    with open_source(source) as opened, open_weights(result) as after, torch.no_grad():
+        check_comparable(opened.weights, after)
+        tokens = windows_of(text, FolderTokenizer(opened.folder), length)
+        return compare(opened.weights, after, tokens, told=told)
 
 
 def windows_of(text: str, tokenizer: "FolderTokenizer", length: int) -> torch.Tensor:

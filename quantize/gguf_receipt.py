@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.gguf import GGUFHeader, ValueType, read_header
-from models.receipt import KEY
+from models.receipt import KEY, receipt_in
 from quantize.formats.gguf import Encoded, OutputTensor, encode
 
 if TYPE_CHECKING:
+    from quantize.gguf_evaluation import Evaluation
     from quantize.importance import Made
     from quantize.plan import Target
     from quantize.shares import Share
@@ -81,6 +82,42 @@ def put(path: Path, record: Mapping[str, Any]) -> None:
         file.write(struct.pack("<IQ", ValueType.STRING, room) + text)
         file.seek(_N_KEYS_AT)
         file.write(struct.pack("<Q", len(header.fields) - len(names) + 1))
+
+
+def add_evaluation(path: Path, found: "Evaluation", *, begun: float) -> None:
+    """Tell, in the receipt of a finished file, how far it is from its source.
+
+    Args:
+        path: the file.
+        found: by the comparison.
+        begun: when the run began, by the monotonic clock.
+    """
+    from quantize.receipt import peak_memory
+
+    record = receipt_in(read_header(path)) or {}
+    record |= {"seconds": round(time.monotonic() - begun, 3), "peak_memory": peak_memory()}
+    put(
+        path,
+        {**record, "evaluation": found.figures, "error_of": "weights", "layer_errors": found.layer_errors},
+    )
+
+
+def read_layers(path: Path) -> dict[str, Any] | None:
+    """The receipt in a file, with the errors of its layers as the receipts of folders have them; None: there
+    is none.
+
+    Raises:
+        ModelError: the file is damaged, or no GGUF file.
+    """
+    record = receipt_in(read_header(path))
+    if record is None:
+        return None
+    errors = record.get("layer_errors")
+    layers = [
+        {"layer": index, "matrices": [{"name": "all matrices", "error": error}]}
+        for index, error in enumerate(errors if isinstance(errors, list) else ())
+    ]
+    return {**record, "layers": layers}
 
 
 def _fitting(record: Mapping[str, Any], room: int) -> bytes:

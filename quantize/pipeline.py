@@ -8,23 +8,25 @@ from pathlib import Path
 
 from models.chat_template.usable import template_trouble
 from models.checkpoint import GGUFCheckpoint, SafetensorsCheckpoint, open_checkpoint
+from models.errors import ModelError
 from models.ggml_types import DENSE, GGMLType
 from models.gguf import read_header
 from models.packed import PackedCheckpoint
 from models.sizes import bits_per_weight
 from models.verify import verify_gguf
-from quantize import convert
+from quantize import convert, gguf_receipt
 from quantize.by_llama import ByLlama
 from quantize.delivery import fill, write_directly
-from quantize.errors import SourceNotFound
+from quantize.errors import QuantizeError, SourceNotFound
 from quantize.formats.gguf import OutputTensor, data_bytes, header_bytes
 from quantize.formats.repack import natural_target
+from quantize.gguf_evaluation import Evaluation, check_possible, evaluate
 from quantize.imatrix_workspace import MatrixWorkspace
 from quantize.importance import Made, Say
 from quantize.output import output_path
 from quantize.partial import partial, remove_stale
 from quantize.plan import TARGETS, Target, check_disk, said_when_full
-from quantize.progress import Progress, silent
+from quantize.progress import Progress, Stage, Step, silent
 from quantize.remarks import AGAIN, plain_remark, remarks
 from quantize.request import Request, Result, Run
 from quantize.shares import shares
@@ -54,6 +56,8 @@ def run(request: Request, progress: Progress = silent, say: Say = lambda text: N
     matrix = None if request.importance is None else request.importance.file
     output = output_path(source, request.target, request.output, force=request.force, matrix=matrix)
     request.check()
+    if request.evaluated:
+        check_possible(source)
     remove_stale(output)
     with open_checkpoint(source) as checkpoint, said_when_full(output):
         kept = MatrixWorkspace(request, output, checkpoint, say)
@@ -64,6 +68,7 @@ def run(request: Request, progress: Progress = silent, say: Say = lambda text: N
             else:
                 written = _from_folder(checkpoint, under_way)
         source_bytes = sum(tensor.n_bytes for tensor in checkpoint.tensors.values())
+    evaluation, missing = _evaluated(under_way, rounded=written.choice is not None)
     header = read_header(output)
     tensors, trouble = header.tensors, template_trouble(header)
     return Result(
@@ -76,6 +81,7 @@ def run(request: Request, progress: Progress = silent, say: Say = lambda text: N
         seconds=time.monotonic() - begun,
         notes=(
             *written.notes,
+            *missing,
             *remarks(tensors, request.target, written.choice),
             *plain_remark(trouble),
         ),
@@ -83,8 +89,42 @@ def run(request: Request, progress: Progress = silent, say: Say = lambda text: N
         importance=None if written.importance is None else written.importance.record,
         types=shares(OutputTensor(one.name, one.shape, one.type) for one in tensors),
         mix=None if written.choice is None else written.choice.mix,
+        evaluation=evaluation,
         is_plain=bool(trouble),
     )
+
+
+def _evaluated(run: Run, *, rounded: bool) -> tuple[Evaluation | None, tuple[str, ...]]:
+    """Compare the output with its source and put that into its receipt. The file is whole before and after:
+    whoever ends the run here loses the comparison alone.
+
+    Args:
+        run: whose output is there.
+        rounded: llama.cpp made it.
+
+    Returns:
+        What was found, and what a person should know where nothing was.
+    """
+    request = run.request
+    if request.evaluated is False or (request.evaluated is None and not rounded):
+        return None, ()
+    name = run.output.name
+
+    def told(share: float) -> None:
+        run.progress(Step(Stage.COMPARE, round(100 * share), 100, name, round(100 * share), 100))
+
+    try:
+        if request.evaluated is None:
+            check_possible(request.source)
+        run.say("comparing it with the source on held-out text; --no-eval does without")
+        found = evaluate(request.source, run.output, told)
+    except (QuantizeError, ModelError) as error:
+        return None, (f"not compared with the source: {error}",)
+    except (KeyboardInterrupt, SystemExit) as stop:
+        stop.add_note(f"{run.output} is there, and whole: only the comparison was stopped")
+        raise
+    gguf_receipt.add_evaluation(run.output, found, begun=run.begun)
+    return found, ()
 
 
 def default_target(source: Path) -> Target:

@@ -158,6 +158,8 @@ def _title(receipt: Mapping[str, Any]) -> str:
     words = [form if method in {form, ""} or form == "INT8" else f"{form} by {method}"]
     if form == "INT8":
         words.append(str(recipe.get("scheme", "")).upper())
+    elif form == "GGUF":
+        words.append(str(recipe.get("type", "")))
     else:
         size = recipe.get("group_size")
         words.append(f"{recipe.get('bits')} bits")

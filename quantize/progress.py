@@ -20,6 +20,8 @@ class Stage(StrEnum):
     """llama.cpp quantizes them."""
     CHECK = "check"
     """The result is checked and flushed to the disk."""
+    COMPARE = "compare"
+    """The result and its source are run over a text. What is counted are hundredths."""
 
 
 @dataclass(frozen=True, slots=True)

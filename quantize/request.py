@@ -14,6 +14,7 @@ from quantize.targets import Mix
 from quantize.type_choice import NO_WISHES, Wishes
 
 if TYPE_CHECKING:
+    from quantize.gguf_evaluation import Evaluation
     from quantize.imatrix_workspace import MatrixWorkspace
 
 
@@ -36,6 +37,8 @@ class Request:
     """Types of single tensors, or a size for which they are chosen."""
     resume: bool = False
     """Go on with a stopped run, if there is one."""
+    evaluated: bool | None = False
+    """Compare the result with its source; None: where llama.cpp rounds, and where it can be done."""
 
     @property
     def is_direct(self) -> bool:
@@ -106,5 +109,7 @@ class Result:
     """How many tensors are of which type."""
     mix: Mix | None = None
     """What was chosen for a size; None: nothing was."""
+    evaluation: "Evaluation | None" = None
+    """How far it is from its source; None: nobody looked."""
     is_plain: bool = False
     """Its chat template can't be used: it continues texts, and answers no questions."""

@@ -75,7 +75,7 @@ def evaluate(
         typer.Option(
             "--plot",
             metavar="FILE",
-            help="Draw a quantized folder's error of each layer, from its receipt: a .svg or .png file.",
+            help="Draw a quantized model's error of each layer, from its receipt: a .svg or .png file.",
         ),
     ] = None,
     threads: ThreadsOption = None,
@@ -85,7 +85,7 @@ def evaluate(
 ) -> None:
     """Measure a model's perplexity on a text, as llama.cpp's own tool does: lower is better.
 
-    With --against, measure how far a quantized folder is from its source, in torch: perplexity of both,
+    With --against, measure how far a quantized model is from its source, in torch: perplexity of both,
     Kullback-Leibler divergence, and how often both find the same token the likeliest. With --plot alone,
     nothing is measured.
     """

@@ -55,15 +55,17 @@ def draw(result: Path, picture: Path) -> None:
     """Draw the errors that a result's receipt tells of.
 
     Raises:
-        NotFoundError: there is no such folder, or it has no receipt.
+        NotFoundError: there is no such folder or file, or it has no receipt.
         QuantizeError, ModelError: there is nothing to draw, or the file can't be drawn.
     """
+    from quantize.gguf_receipt import read_layers
     from quantize.plot import plot
     from quantize.receipt import NAME, read_receipt
 
-    receipt = read_receipt(result)
+    receipt = read_layers(result) if result.is_file() else read_receipt(result)
     if receipt is None:
-        raise NotFoundError(f"no {NAME} in {result}: --plot draws a folder that edgechat quantized")
+        what = "receipt" if result.is_file() else NAME
+        raise NotFoundError(f"no {what} in {result}: --plot draws what edgechat quantized")
     plot(receipt, picture)
 
 

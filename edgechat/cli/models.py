@@ -103,8 +103,17 @@ def show(
         ("sha256", source.files[0].sha256 if source and source.files else ""),
         ("last used", ago(used)),
     ]
-    rows += [(f"receipt: {name}", str(value)) for name, value in (summary.receipt or {}).items()]
+    rows += [(f"receipt: {name}", _told(value)) for name, value in (summary.receipt or {}).items()]
     pairs([row for row in rows if row[1]])
+
+
+def _told(value: object) -> str:
+    """A part of a receipt, for a person."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_told(one)}" for name, one in value.items())
+    if isinstance(value, list):
+        return " ".join(_told(one) for one in value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 @app.command("verify", short_help="Check that files are whole and safe to load.")

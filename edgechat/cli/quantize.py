@@ -1,6 +1,7 @@
 """`edgechat quantize`: a checkpoint becomes a model that runs here."""
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,7 +9,7 @@ import typer
 
 from edgechat.cli.options import AsJsonOption, QuietOption
 from edgechat.cli.output import answer, json_object, note
-from edgechat.cli.quantize_gguf import importance_of
+from edgechat.cli.quantize_gguf import comparison, draw, evaluated_of, importance_of
 from edgechat.cli.quantize_layers import LayerOptions, record, request_of, summary, try_it
 from edgechat.cli.quantize_layers_progress import reported
 from edgechat.cli.quantize_progress import shown, stopped_by_sigterm, told_when_stopped
@@ -125,7 +126,10 @@ def quantize(
     ] = None,
     evaluate: Annotated[
         bool | None,
-        typer.Option("--eval/--no-eval", help="Compare GPTQ, AWQ and INT8 with the source; default: --eval."),
+        typer.Option(
+            "--eval/--no-eval",
+            help="Compare the result with the source; default: --eval, for GGUF below 8 bits, with torch.",
+        ),
     ] = None,
     plot: Annotated[
         Path | None,
@@ -186,10 +190,13 @@ def quantize(
 
     target = target_for(wishes, kind) or default_target(origin)
     matrix = importance_of(imatrix, options, target, wishes)
-    request = Request(origin, target, place, force, threads, matrix, wishes, bool(resume))
+    evaluated = evaluated_of(options)
+    request = Request(origin, target, place, force, threads, matrix, wishes, bool(resume), evaluated)
     say = _unsaid if quiet else note
     with told_when_stopped(quiet=quiet), stopped_by_sigterm(), shown(quiet=quiet) as progress:
         result = run(request, progress, say)
+    if plot is not None:
+        draw(result, plot)
     if not quiet:
         if wishes:
             show_types(result)
@@ -248,6 +255,8 @@ def _summary(result: "Result") -> None:
         f"{result.path.name}: {human(result.n_bytes)}, {result.bits_per_weight:.2f} bits per weight "
         f"(source {human(result.source_bytes)}), {result.seconds:.1f} s"
     )
+    if result.evaluation is not None:
+        print(comparison(result.evaluation), file=sys.stderr)
     note(to_run(result.path))
     note(try_it(result.path, is_plain=result.is_plain))
 
@@ -264,5 +273,7 @@ def _record(result: "Result") -> dict[str, Any]:
         "seconds": round(result.seconds, 3),
         "types": types_record(result),
         "imatrix": None if result.importance is None else dict(result.importance),
+        "evaluation": None if result.evaluation is None else result.evaluation.figures,
+        "layers": None if result.evaluation is None else result.evaluation.layers,
         "notes": list(result.notes),
     }

@@ -1,21 +1,23 @@
-"""`edgechat quantize` where it makes a GGUF file: which options go with it, and its importance matrix."""
+"""`edgechat quantize` where it makes a GGUF file: options that go with it, and what is told of the result."""
 
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgechat.cli.quantize_layers import LayerOptions, free_memory
+from edgechat.cli.quantize_layers import LayerOptions, aligned, evaluation_rows, free_memory
 from edgechat.errors import UsageError
 
 if TYPE_CHECKING:
+    from quantize.gguf_evaluation import Evaluation
     from quantize.importance import Wanted
     from quantize.plan import Target
+    from quantize.request import Result
     from quantize.type_choice import Wishes
 
 OPTIONS = frozenset({"--calibration", "--seed", "--samples", "--sequence-length", "--device"})
 """Those of `LayerOptions` that the importance matrix is made with."""
-RESUME = "--resume"
-"""Goes with all of them, and with none."""
+APART = frozenset({"--resume", "--eval", "--no-eval", "--plot"})
+"""Go with all of them, and with none."""
 
 OFF = "off"
 
@@ -36,7 +38,7 @@ def importance_of(
     """
     from quantize.importance import Wanted, is_for
 
-    given = [name for name in options.given() if name != RESUME]
+    given = [name for name in options.given() if name not in APART]
     for name in given:
         if name not in OPTIONS:
             raise UsageError(f"{name} doesn't go with --to gguf")
@@ -61,3 +63,46 @@ def importance_of(
         device=options.device or "auto",
         free_memory=free_memory,
     )
+
+
+def evaluated_of(options: LayerOptions) -> bool | None:
+    """Whether the result is compared with its source; None: where llama.cpp rounds, and it can be done.
+
+    Raises:
+        UsageError: a picture of what is not looked at.
+        BadRequest, UnsupportedModel: a picture that can't be drawn.
+    """
+    if options.plot is None:
+        return options.evaluate
+    from quantize.plot import check_plot
+
+    if options.evaluate is False:
+        raise UsageError("--plot doesn't go with --no-eval: of a GGUF file the comparison finds the errors")
+    check_plot(options.plot)
+    return True
+
+
+def draw(result: "Result", picture: Path) -> None:
+    """Draw the error of each layer, where the comparison went well."""
+    from quantize.plot import plot
+
+    found = result.evaluation
+    if found is None:
+        return
+    plot(
+        {
+            "source": {"name": result.path.stem},
+            "recipe": {"format": "gguf", "type": result.type},
+            "bits_per_weight": result.bits_per_weight,
+            "error_of": "weights",
+            "layers": found.layers,
+            "evaluation": found.figures,
+        },
+        picture,
+    )
+
+
+def comparison(found: "Evaluation") -> str:
+    """The comparison for a person."""
+    error = ("error of the weights", f"{100 * found.mean_error:.3g}% on average")
+    return aligned([error, *evaluation_rows(found.figures)])

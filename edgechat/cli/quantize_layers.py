@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -180,6 +181,11 @@ def table(result: "LayerResult") -> str:
         rows.append(("inputs in 16 bits", f"of {kept} of {of} matrices: in 8 they would cost the most"))
     if receipt.evaluation is not None:
         rows += evaluation_rows(receipt.evaluation)
+    return aligned(rows)
+
+
+def aligned(rows: Sequence[tuple[str, str]]) -> str:
+    """Names and values below each other."""
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"  {name:{width}}  {value}" for name, value in rows)
 

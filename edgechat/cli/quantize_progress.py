@@ -76,11 +76,14 @@ class _Lines:
                 note(f"{step.stage}: {step.total} samples, {step.total_bytes} tokens")
             elif step.stage == "measure":
                 note(f"{step.stage}: {step.total} measurements")
+            elif step.stage == "compare":
+                pass  # the run says so itself
             else:
                 note(f"{step.stage}: {step.total} tensors, {human(step.total_bytes)}")
         elif now >= self._next:
             self._next = now + self.EVERY_S
-            note(f"{step.stage}: {step.index}/{step.total}, {100 * step.done_bytes // step.total_bytes}%")
+            where = "" if step.stage == "compare" else f"{step.index}/{step.total}, "
+            note(f"{step.stage}: {where}{100 * step.done_bytes // step.total_bytes}%")
 
 
 @contextmanager
@@ -101,7 +104,7 @@ def _bar() -> Iterator["Progress"]:
         """Of what is counted in bytes."""
 
         def render(self, task: BarTask) -> Text:
-            counted = task.description not in {"calibrate", "measure"}
+            counted = task.description not in {"calibrate", "measure", "compare"}
             return super().render(task) if counted else Text("")
 
     columns = (

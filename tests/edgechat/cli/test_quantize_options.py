@@ -83,8 +83,7 @@ def test_what_is_no_amount_of_memory(text: str) -> None:
         ("int8", LayerOptions(checkpoint_format="gptq"), "--checkpoint-format"),
         ("gptq", LayerOptions(smooth=True), "--smooth"),
         ("gguf", LayerOptions(symmetric=False), "--asym"),
-        ("gguf", LayerOptions(evaluate=False), "--no-eval"),
-        ("gguf", LayerOptions(evaluate=True), "--eval"),
+        ("gguf", LayerOptions(bits=4), "--bits"),
     ],
 )
 def test_a_refused_option_is_named_as_it_was_given(to: str, options: LayerOptions, name: str) -> None:
