@@ -58,7 +58,7 @@ class Laid:
     stored: int
     """All tensors, as the files have them, and what is between them."""
     originals: int
-    """Of these, tensors that are copied."""
+    """Of these, tensors that are copied and needed no more."""
     copies: int
 
 
@@ -71,6 +71,7 @@ def laid(parts: Iterable[GGUFHeader], features: Iterable[str]) -> Laid:
     """
     parts, features = list(parts), frozenset(features)
     copied = copies([tensor for part in parts for tensor in part.tensors], features)
+    moved = [tensor for part in parts for tensor in part.tensors if tensor.name in copied]
     mapped = cold = 0
     for part in parts:
         stay = [one for one in part.tensors if one.name not in copied or one.name in LOOKED_UP]
@@ -84,7 +85,7 @@ def laid(parts: Iterable[GGUFHeader], features: Iterable[str]) -> Laid:
         mapped=mapped,
         cold=cold,
         stored=sum(part.file_size - part.data_offset for part in parts),
-        originals=sum(one.n_bytes for part in parts for one in part.tensors if one.name in copied),
+        originals=sum(one.n_bytes for one in moved if one.name not in LOOKED_UP),
         copies=sum(copied.values()),
     )
 

@@ -102,13 +102,11 @@ class DryRun:
         chatting = self._sizes(settings, few_outputs=True)
         if reserved is None or chatting is None:
             return None
-        built = features(self._llama.llama_print_system_info().decode("utf-8", "replace"))
-        used = cpu_features(built) if extra_buffers_work() else ()
         rows = chatting.rows
         return offloaded(
             Needs(
                 engine=estimate.table_bytes(self._parts[0]) + estimate.GRAPHS,
-                **estimate.weight_needs(self._parts, settings, used),
+                **estimate.weight_needs(self._parts, settings, laid_out_for()),
                 kv=chatting.kv,
                 compute=chatting.compute,
                 output=chatting.output,
@@ -185,6 +183,13 @@ def offloaded(needs: Needs, share: float) -> Needs:
         kv=needs.kv - kv,
         gpu=weights + kv + needs.compute + needs.scoring,
     )
+
+
+def laid_out_for() -> set[str]:
+    """The CPU's features for which this llama.cpp lays weights out."""
+    if not extra_buffers_work():
+        return set()
+    return cpu_features(features(abi.llama().llama_print_system_info().decode("utf-8", "replace")))
 
 
 def cpu_features(built: Iterable[str]) -> set[str]:

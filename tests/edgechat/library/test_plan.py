@@ -12,6 +12,7 @@ from edgechat.engine.process.client import EngineClient
 from edgechat.engine.process.messages import Finished, Generate
 from edgechat.errors import ExitCode, ResourceError
 from edgechat.library import plan as library
+from edgechat.library.dry_run import DryRunProcess
 from edgechat.library.ladder import MIB, Verdict
 from edgechat.library.needs import Available
 from edgechat.records import LoadSettings, ModelInfo, SamplingSettings
@@ -34,7 +35,7 @@ def test_a_plan_of_the_starter(starter_gguf: Path) -> None:
     # 30 layers, 3 heads of 64, keys and values, two bytes each
     assert abs(report.needs.kv - 8192 * 30 * 3 * 64 * 2 * 2) < 0.01 * MIB
     assert report.peak == report.held == report.needs.peak
-    assert library.line(report).startswith("fits: 3")
+    assert library.line(report).startswith(("fits: 3", "fits: 4"))  # with AMX its copies, too
     assert library.line(report).endswith(" with 8,192 tokens of context, 8.6 GB free")
 
 
@@ -55,7 +56,7 @@ def test_where_llama_cpp_gives_no_answer_it_is_estimated(
     monkeypatch.setattr("edgechat.library.dry_run.MODULE", "edgechat.no_such_module")
     report = library.plan(starter_gguf, LoadSettings(str(starter_gguf)), available=PLENTY)
     assert not report.exact
-    assert library.line(report).startswith("fits: about 3")
+    assert library.line(report).startswith(("fits: about 3", "fits: about 4"))
 
 
 def test_a_draft_model_is_planned_too(starter_gguf: Path) -> None:
@@ -72,7 +73,7 @@ def test_a_draft_model_is_planned_too(starter_gguf: Path) -> None:
 
 
 def test_what_a_result_takes_to_run(starter_gguf: Path) -> None:
-    assert library.to_run(starter_gguf).startswith("to run, it fits: about 3")
+    assert library.to_run(starter_gguf).startswith(("to run, it fits: about 3", "to run, it fits: about 4"))
 
 
 def test_the_command_prints_one_table(capsys: pytest.CaptureFixture[str], limit: pytest.MonkeyPatch) -> None:
@@ -170,7 +171,12 @@ def test_a_limit_is_made_use_of_and_kept(mib: int, starter_gguf: Path, limit: py
     settings = LoadSettings(str(starter_gguf), n_threads=1, n_sequences=1)
     info, _, _, status = asyncio.run(measured(settings, "Once upon a time, there was a house. " * 70))
     most = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
-    assert most <= mib * MIB
+    with DryRunProcess(starter_gguf) as dry:
+        needs = dry.ask(settings).needs
+    assert needs is not None
+    # Pages of the file that were copied for AMX the system takes back: they are no burden. What copying
+    # leaves of the heap in pieces is not planned.
+    assert most - needs.cold <= mib * MIB + (needs.cold and 4 * MIB)
     assert info.n_ctx >= {204: 1792, 320: 8192, 400: 8192}[mib]
 
 

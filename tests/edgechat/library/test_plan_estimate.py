@@ -119,10 +119,13 @@ def test_the_estimate_is_near_to_the_dry_run(model: str, request: pytest.Fixture
                     assert near(guess.peak, said.peak, 0.04, 0)
 
 
+@pytest.mark.parametrize("mapped", [True, False])
 @pytest.mark.parametrize("model", ["starter_gguf", "gemma_gguf"])
-def test_a_load_takes_the_buffers_that_were_planned(model: str, request: pytest.FixtureRequest) -> None:
+def test_a_load_takes_the_buffers_that_were_planned(
+    model: str, mapped: bool, request: pytest.FixtureRequest
+) -> None:
     path: Path = request.getfixturevalue(model)
-    settings = LoadSettings(str(path), n_ctx=1024, n_threads=1, kv_type="q8_0")
+    settings = LoadSettings(str(path), n_ctx=1024, n_threads=1, kv_type="q8_0", use_mmap=mapped)
     needs = exact(path, settings)
     log = logs.capture()
     runtime = LlamaCppRuntime.load(settings)
@@ -130,10 +133,10 @@ def test_a_load_takes_the_buffers_that_were_planned(model: str, request: pytest.
     runtime.close()
     kv = sum(_mib(line) for line in lines if " KV buffer size" in line)
     repacked = sum(_mib(line) for line in lines if re.search("(CPU_REPACK|AMX) model buffer size", line))
-    mapped = sum(_mib(line) for line in lines if "CPU_Mapped model buffer size" in line)
+    plain = sum(_mib(line) for line in lines if re.search(r" CPU(_Mapped)? model buffer size", line))
     assert near(needs.kv, int(kv * MIB), 0.001, 0)
     assert abs(needs.repacked - repacked * MIB) < 0.02 * MIB
-    assert abs(needs.weights - mapped * MIB) < MIB
+    assert abs(needs.weights - plain * MIB) < MIB
     compute = sum(_mib(line) for line in lines if "compute buffer size" in line)
     assert needs.compute <= compute * MIB <= needs.compute + needs.scoring
 
@@ -178,7 +181,10 @@ def test_without_mapping_nothing_is_cold(gemma_gguf: Path) -> None:
     assert mapped.cold > 0
     assert mapped.repacked == read.repacked > 0
     assert read.cold == 0
-    assert abs(read.held - mapped.held) < 3 * MIB
+    # The table of tokens, where it is the output matrix, too: copied, and looked up beside that.
+    table = next(one for one in estimate.read_parts(gemma_gguf)[0].tensors if one.name == "token_embd.weight")
+    twice = table.n_bytes if read.weights > table.n_bytes else 0
+    assert abs(read.held - mapped.held - twice) < 3 * MIB
 
 
 def test_a_model_that_can_not_be_loaded_is_said(tmp_path: Path) -> None:

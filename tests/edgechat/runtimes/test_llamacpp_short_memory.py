@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from edgechat.library.dry_run import DryRunProcess
+from edgechat.records import LoadSettings
+
 CHILD = """
 import json, resource, sys
 import psutil
@@ -40,16 +43,24 @@ def load(path: Path, mib: int, n_ctx: int = 0) -> dict[str, object]:
     return found
 
 
+def weights(path: Path) -> int:
+    """MiB that they take: 93, and as much again where AMX has copies."""
+    with DryRunProcess(path) as dry:
+        needs = dry.ask(LoadSettings(str(path))).needs
+    assert needs is not None
+    return (needs.weights + needs.repacked) // 2**20
+
+
 def test_a_load_that_is_refused_memory_goes_down_the_ladder(starter_gguf: Path) -> None:
     loaded = load(starter_gguf, 1000)
     assert (loaded["n_ctx"], loaded["notes"]) == (8192, [])
-    # 92 MiB are mapped, 98 reserved for results, 20 the vocabulary: 180 for the context are too much.
-    loaded = load(starter_gguf, 390)
+    # Beside them 98 MiB are reserved for results, 20 the vocabulary: 180 for the context are too much.
+    loaded = load(starter_gguf, weights(starter_gguf) + 298)
     assert loaded["kv"] == "q8_0"
     assert "memory is short" in str(loaded["notes"])
 
 
 def test_a_context_that_was_asked_for_is_refused(starter_gguf: Path) -> None:
-    refused = load(starter_gguf, 390, n_ctx=32768)
+    refused = load(starter_gguf, weights(starter_gguf) + 298, n_ctx=32768)
     assert refused["code"] == 5
     assert "memory" in str(refused["error"])
