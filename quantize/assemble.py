@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from models import safetensors
 from models.checkpoint import PLAIN, SINGLE, StoredTensor
+from models.errors import BrokenModelFile
 from models.json_file import read_json
 from models.weights import Weights
 from quantize.formats.safetensors import header_bytes, join, write_index
@@ -19,6 +20,7 @@ from quantize.partial import finish
 from quantize.resume import Workspace, write_flushed
 from quantize.tensors import row_ranges
 
+FLOATS = frozenset({"F32", "F16", "BF16"})
 SHARD_BYTES = 5 * 10**9
 
 COMPANIONS = (
@@ -61,7 +63,11 @@ def assemble(source: Path, weights: Weights, workspace: Workspace, files: dict[s
 
 
 def _write_rest(weights: Weights, path: Path) -> None:
-    """All that is no decoder layer: embedding, last norm, output matrix, and parts that see."""
+    """All that is no decoder layer: embedding, last norm, output matrix, and parts that see.
+
+    Raises:
+        BrokenModelFile: NaN or infinity in one of them, which no text may have come by.
+    """
     names = weights.names
     if names is None:
         raise TypeError("a GGUF file")
@@ -76,7 +82,16 @@ def _write_rest(weights: Weights, path: Path) -> None:
         file.write(header_bytes(entries))
         for _, stored in rest:  # an embedding may be larger than all else that is in memory
             for start, stop in row_ranges(stored, 1):
-                file.write(_rows(weights, stored, start, stop).reshape(-1).view(np.uint8).data)
+                rows = _rows(weights, stored, start, stop)
+                if (
+                    stored.dtype in FLOATS
+                    and not np.isfinite(weights.checkpoint.rows(stored.name, start, stop)).all()
+                ):
+                    raise BrokenModelFile(
+                        f"{weights.checkpoint.path}: {stored.name} holds NaN or infinity: "
+                        "get the checkpoint again"
+                    )
+                file.write(rows.reshape(-1).view(np.uint8).data)
 
 
 def stored_form(stored: StoredTensor) -> tuple[str, list[int], int]:
