@@ -2,9 +2,11 @@
 
     python benchmarks/window.py [MODEL.gguf] [--ctx 1024] [--tokens 100000] [--text FILE] [--quick] [--json]
 
-First the engine writes so many tokens, through its process, and the end of a turn is ignored. Compared are
-the milliseconds per token from one eviction to the next (the context grows and shrinks in between), when the
-window had just filled and at the end, and the resident memory of the engine's process then and at the end.
+First the engine writes so many tokens, through its process, and the end of a turn is ignored. At the end a
+second one begins, and as soon as its window has filled for the first time both write in turns, one round from
+one eviction to the next (the context grows and shrinks in between) while the other is stopped: so a machine
+that became slower or faster in half an hour changes nothing. Compared are the milliseconds per token of the
+old and the new one, and the resident memory of the old one then and when its own window had just filled.
 
 Then a known text streams through the runtime, an eighth of the window at a time, and the perplexity of all
 that came after the window first filled is taken in four ways:
@@ -22,18 +24,24 @@ import asyncio
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import time
+from asyncio import FIRST_COMPLETED
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-import msgspec
 import numpy as np
+import psutil
 
 from edgechat import hardware
-from edgechat.bench import window
-from edgechat.bench.plan import FULL, Plan
+from edgechat.bench import texts, window
+from edgechat.bench.asking import engine
+from edgechat.bench.plan import median_ratio
+from edgechat.engine.process.client import EngineClient
+from edgechat.engine.process.messages import Delta, Evicted, Generate, Refused
 from edgechat.library.starter import starter_path
 from edgechat.records import LoadSettings
 from edgechat.runtimes.base import Chunk, Logits, Wanted
@@ -42,6 +50,8 @@ from edgechat.runtimes.llamacpp import LlamaCppRuntime
 SINKS = 4
 STEPS = 8
 BATCH = 512
+TURNS = 9
+"""Rounds of the old engine and of the new one."""
 Way = Callable[[LlamaCppRuntime, Sequence[int], int], None]
 
 
@@ -162,7 +172,7 @@ def main() -> None:
         "kv_type": options.kv_type,
     }
     if options.tokens:
-        result["speed"] = asyncio.run(speed(load, options.ctx, options.tokens))
+        result["speed"] = asyncio.run(speed(load, options.tokens))
     if options.text_tokens >= 0:
         own = files("quantize").joinpath("data", "eval.txt")
         text = (options.text or own).read_text(encoding="utf-8")
@@ -174,11 +184,90 @@ def main() -> None:
         show(result)
 
 
-async def speed(load: LoadSettings, n_ctx: int, n_tokens: int) -> dict[str, Any]:
-    """Milliseconds per token and memory, as `edgechat bench` measures them."""
-    plan = Plan(load, replace(FULL, window_ctx=n_ctx, window_tokens=n_tokens), tell)
-    found: dict[str, Any] = msgspec.to_builtins(await window.measure(plan))
-    return found
+class Writer:
+    """An engine that writes without end, and can be held where its window has just been moved on."""
+
+    def __init__(self, client: EngineClient, name: str, n_tokens: int) -> None:
+        """Held for the first time when it has written so many tokens."""
+        self._client = client
+        self._name = name
+        self._n_free = n_tokens
+        self._process = psutil.Process(client.pid)
+        self._evictions: asyncio.Queue[tuple[int, float]] = asyncio.Queue()
+        self.n_tokens = self.n_evictions = 0
+        self.resident: list[int] = []
+
+    async def write(self) -> None:
+        """Until it is cancelled."""
+        request = Generate(0, prompt=texts.OPENING, sampling=texts.DRAWN, max_tokens=10**9, ignore_eog=True)
+        async for event in self._client.generate(request):
+            match event:
+                case Delta():
+                    self.n_tokens = event.n_tokens
+                case Evicted() if event.n_tokens:
+                    now = time.perf_counter()
+                    self.n_evictions += 1
+                    self.resident.append(self._process.memory_info().rss)
+                    if self.n_tokens >= self._n_free:
+                        self._process.suspend()
+                        self._evictions.put_nowait((self.n_tokens, now))
+                    else:
+                        tell(f"{self._name}: {self.n_tokens} of {self._n_free} tokens")
+                case Refused():
+                    raise SystemExit(event.error)
+
+    async def held(self) -> tuple[int, float]:
+        """Wait until it is: at how many tokens, and when."""
+        return await self._evictions.get()
+
+    async def round(self) -> float:
+        """Seconds per token to the next eviction."""
+        n_before, begun = self.n_tokens, time.perf_counter()
+        self._process.resume()
+        n, at = await self.held()
+        return (at - begun) / (n - n_before)
+
+    def go(self) -> None:
+        """Not held any more."""
+        self._n_free = 10**9
+        self._process.resume()
+
+
+@asynccontextmanager
+async def writer(load: LoadSettings, name: str, n_tokens: int) -> AsyncIterator[Writer]:
+    """One that is held where it has written so many tokens."""
+    async with engine(load) as client:
+        found = Writer(client, name, n_tokens)
+        writing = asyncio.create_task(found.write())
+        try:
+            held = asyncio.create_task(found.held())
+            done, _ = await asyncio.wait({writing, held}, return_when=FIRST_COMPLETED)
+            if writing in done:
+                raise SystemExit(f"the engine ended: {writing.exception()}")
+            yield found
+        finally:
+            found.go()
+            writing.cancel()
+
+
+async def speed(load: LoadSettings, n_tokens: int) -> dict[str, Any]:
+    """Milliseconds per token of an engine at the end, and of one whose window has just filled; memory."""
+    async with writer(load, "writing", n_tokens) as old, writer(load, "filling another window", 0) as new:
+        was, now = [], []
+        for turn in range(TURNS):
+            tell(f"in turns: {turn + 1} of {TURNS}")
+            was.append(await new.round())
+            now.append(await old.round())
+        return {
+            "tokens": old.n_tokens,
+            "n_ctx": load.n_ctx,
+            "evictions": old.n_evictions,
+            "turns": TURNS,
+            "first_ms": 1000 * median(was),
+            "last_ms": 1000 * median(now),
+            "last_over_first": median_ratio(now, was),
+            "rss_growth": window.growth(old.resident),
+        }
 
 
 def show(result: dict[str, Any]) -> None:

@@ -26,6 +26,8 @@ from models.json_file import read_json
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+_NO_MODEL = re.compile(r"^adapter_model\.|-of-0*([2-9]|1\d)\d*\.safetensors$")
+"""Weights that are none by themselves: what is added to others, and one shard of several."""
 
 Floats = npt.NDArray[np.float32]
 Stored = npt.NDArray[np.float32] | npt.NDArray[np.float16] | npt.NDArray[np.uint16] | npt.NDArray[np.uint8]
@@ -177,8 +179,8 @@ class SafetensorsCheckpoint(_Files):
 
 
 def _safetensors(folder: Path) -> dict[str, StoredTensor]:
-    index = folder / INDEX
-    if not index.is_file():
+    index = _index(folder)
+    if index is None:
         return _shard(_single(folder))
     names = read_json(index).get("weight_map")
     if not isinstance(names, dict) or not names:
@@ -237,9 +239,22 @@ def split_experts(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor
     return found
 
 
+def _index(folder: Path) -> Path | None:
+    """What names a checkpoint's shards; None: it has none. Old AutoGPTQ has names of its own."""
+    return _usual_or_only(folder, INDEX, ".safetensors.index.json")
+
+
+def _usual_or_only(folder: Path, usual: str, ending: str) -> Path | None:
+    """The file of the usual name; else the only one that ends so."""
+    if (folder / usual).is_file():
+        return folder / usual
+    found = [path for path in folder.glob(f"*{ending}") if path.is_file() and not _NO_MODEL.search(path.name)]
+    return found[0] if len(found) == 1 else None
+
+
 def _single(folder: Path) -> Path:
-    path = folder / SINGLE
-    if path.is_file():
+    path = _usual_or_only(folder, SINGLE, ".safetensors")
+    if path is not None:
         return path
     pickled = [
         name for name in ("pytorch_model.bin", "pytorch_model.bin.index.json") if (folder / name).is_file()

@@ -15,6 +15,7 @@ from models.checkpoint import PLAIN, SINGLE, StoredTensor
 from models.errors import BrokenModelFile
 from models.json_file import read_json
 from models.weights import Weights
+from quantize.companions import companions
 from quantize.formats.safetensors import header_bytes, join, write_index
 from quantize.partial import finish
 from quantize.resume import Workspace, write_flushed
@@ -22,13 +23,7 @@ from quantize.tensors import row_ranges
 
 FLOATS = frozenset({"F32", "F16", "BF16"})
 SHARD_BYTES = 5 * 10**9
-
-COMPANIONS = (
-    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
-    "generation_config.json", "preprocessor_config.json", "processor_config.json",
-)  # fmt: skip
-"""Files that go along unchanged; and licences."""
+REST = "rest.safetensors"
 
 STALE = ("quantization_config", "compression_config")
 
@@ -39,7 +34,7 @@ def assemble(source: Path, weights: Weights, workspace: Workspace, files: dict[s
     Args:
         source: the checkpoint's folder.
         weights: of the source.
-        workspace: with all parts.
+        workspace: with all parts: the layers', and what `keep_rest` kept.
         files: JSON files of the method; config.json is added to the source's.
 
     Returns:
@@ -49,25 +44,37 @@ def assemble(source: Path, weights: Weights, workspace: Workspace, files: dict[s
     if result.exists():
         shutil.rmtree(result)
     result.mkdir()
-    rest = workspace.folder / "rest.safetensors"
-    _write_rest(weights, rest)
+    rest = workspace.folder / REST
     parts = [workspace.part(index) for index in range(weights.config.n_layers)]
     _weights(result, [rest, *parts])
     config = {key: value for key, value in read_json(source / "config.json").items() if key not in STALE}
     for name, content in files.items():
         merged = {**config, **content} if name == "config.json" else content
         write_flushed(result / name, json.dumps(merged, indent=2, ensure_ascii=False) + "\n")
-    _companions(source, result)
-    rest.unlink()
+    _copy_companions(source, result)
     return result
 
 
-def _write_rest(weights: Weights, path: Path) -> None:
-    """All that is no decoder layer: embedding, last norm, output matrix, and parts that see.
+def keep_rest(weights: Weights, workspace: Workspace) -> None:
+    """Keep all that is no decoder layer and stays as it is: embedding, last norm, output matrix, and parts
+    that see. Nothing is done where a stopped run did.
+
+    Args:
+        weights: of the source.
+        workspace: of the run.
 
     Raises:
-        BrokenModelFile: NaN or infinity in one of them, which no text may have come by.
+        BrokenModelFile: NaN or infinity in one of them, which no text may come by.
     """
+    path = workspace.folder / REST
+    if path.exists():
+        return
+    partial = path.with_suffix(".partial")
+    _write_rest(weights, partial)
+    finish(partial, path)
+
+
+def _write_rest(weights: Weights, path: Path) -> None:
     names = weights.names
     if names is None:
         raise TypeError("a GGUF file")
@@ -126,14 +133,11 @@ def _weights(result: Path, parts: Sequence[Path]) -> None:
         write_index(result, files)
 
 
-def _companions(source: Path, result: Path) -> None:
-    wanted = [source / name for name in COMPANIONS]
-    wanted += [path for path in sorted(source.iterdir()) if path.name.upper().startswith(("LICEN", "NOTICE"))]
-    for path in wanted:
-        if path.is_file():
-            shutil.copyfile(path, result / path.name)
-            with (result / path.name).open("rb") as file:
-                os.fsync(file.fileno())
+def _copy_companions(source: Path, result: Path) -> None:
+    for path in companions(source):
+        shutil.copyfile(path, result / path.name)
+        with (result / path.name).open("rb") as file:
+            os.fsync(file.fileno())
     more = source / "additional_chat_templates"
     if more.is_dir():
         shutil.copytree(more, result / more.name)

@@ -64,6 +64,7 @@ class ByLlama:
                 request.target,
                 tensors,
                 run.kept,
+                free_memory=request.free_memory,
                 progress=run.progress,
                 say=run.say,
             )

@@ -117,10 +117,13 @@ def check_tokenizer(folder: Path) -> Path:
     """The file of a checkpoint's tokenizer.
 
     Raises:
-        UnsupportedModel: there is none.
+        FileNotFoundError: there is none.
+        UnsupportedModel: there is one in another form.
     """
     path = folder / "tokenizer.json"
     if not path.is_file():
+        if not (folder / "tokenizer.model").is_file():
+            raise FileNotFoundError(f"{folder} has no tokenizer.json: download the rest")
         raise UnsupportedModel(
             f"{folder} has no tokenizer.json, which calibration needs: save it with transformers"
         )

@@ -31,6 +31,7 @@ def run(module: str, job: Mapping[str, Any], hear: Tell, *, doing: str) -> None:
         doing: for the error: "quantize tiny.gguf".
 
     Raises:
+        OSError: as it was raised in the process: the disk is full, for one.
         NativeFailure: llama.cpp refused, or its process died; with its last words.
     """
     words: list[str] = []
@@ -44,6 +45,8 @@ def run(module: str, job: Mapping[str, Any], hear: Tell, *, doing: str) -> None:
                 continue
             if "words" in message:
                 words.append(message["words"])
+            elif "system" in message:
+                raise OSError(*message["system"])
             elif "done" in message:
                 done = message["done"] == 0
             else:
@@ -110,7 +113,16 @@ def serve(work: Callable[[Message, Tell], int]) -> int:
         while data:
             data = data[os.write(ours, data) :]
 
-    code = work(job, report)
+    try:
+        code = work(job, report)
+    except OSError as error:
+        if error.errno is None:  # a library's own, of what it could not read
+            report({"words": " ".join(str(error).split())[:500]})
+            report({"done": 1})
+            return 1
+        named = [] if error.filename is None else [os.fsdecode(error.filename)]
+        report({"system": [error.errno, error.strerror, *named]})
+        code = 1
     report({"done": code})
     return code
 

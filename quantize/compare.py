@@ -19,9 +19,11 @@ from models.decoder import Decoder
 from models.json_file import optional_json
 from models.weights import Weights, open_weights
 from quantize.batches import batches
+from quantize.devices import usable_cores
 from quantize.errors import BadRequest
 from quantize.evaluate import Perplexity
 from quantize.heap import give_back
+from quantize.layer_request import free_memory
 from quantize.methods.int8 import RoundedInputs
 
 if TYPE_CHECKING:
@@ -68,7 +70,14 @@ def check_comparable(source: Weights, result: Weights) -> None:
 
 
 def compare_paths(
-    source: Path, result: Path, text: str, *, length: int = WINDOW, told: Callable[[float], None]
+    source: Path,
+    result: Path,
+    text: str,
+    *,
+    length: int = WINDOW,
+    told: Callable[[float], None],
+    free_memory: Callable[[], int] = free_memory,
+    threads: int = 0,
 ) -> Comparison:
     """Compare two models on a text.
 
@@ -78,18 +87,24 @@ def compare_paths(
         text: to compare on.
         length: tokens of a window.
         told: of the share that is done.
+        free_memory: tells how many bytes this process may take.
+        threads: 0: as many as there are cores for us.
 
     Raises:
         FileNotFoundError: one is not there, or incomplete.
         ModelError: one is broken, or not supported.
+        NotEnoughMemory: with the numbers.
         BadRequest: they don't compare, or the text is too short.
     """
     from quantize.calibration import FolderTokenizer
+    from quantize.layer_plan import check_comparison
     from quantize.source import open_source
 
     with open_source(source) as opened, open_weights(result) as after, torch.no_grad():
         check_comparable(opened.weights, after)
         tokens = windows_of(text, FolderTokenizer(opened.folder), length)
+        check_comparison(opened, tokens.numel(), free_memory())
+        torch.set_num_threads(threads or usable_cores())
         return compare(opened.weights, after, tokens, told=told)
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from models.errors import UnsupportedModel
 from quantize.errors import to_install
+from quantize.layer_request import free_memory
+from quantize.receipt import figures, mean_error
 
 if TYPE_CHECKING:
     from models.weights import Weights
@@ -28,17 +30,12 @@ class Evaluation:
     @property
     def layer_errors(self) -> list[float]:
         """The mean of each layer's matrices."""
-        return [
-            float(f"{sum(errors) / len(errors):.{DIGITS}g}")
-            for errors in ([one["error"] for one in layer["matrices"]] for layer in self.layers)
-            if errors
-        ]
+        return [float(f"{mean_error([layer]):.{DIGITS}g}") for layer in self.layers if layer["matrices"]]
 
     @property
     def mean_error(self) -> float:
         """Over all matrices."""
-        errors = [one["error"] for layer in self.layers for one in layer["matrices"]]
-        return sum(errors) / len(errors) if errors else 0.0
+        return mean_error(self.layers)
 
 
 def check_possible(source: Path) -> None:
@@ -63,16 +60,24 @@ def check_possible(source: Path) -> None:
         check_tokenizer(opened.folder)
 
 
-def evaluate(source: Path, result: Path, told: Callable[[float], None] = lambda share: None) -> Evaluation:
+def evaluate(
+    source: Path,
+    result: Path,
+    told: Callable[[float], None] = lambda share: None,
+    *,
+    free_memory: Callable[[], int] = free_memory,
+) -> Evaluation:
     """Compare a file with its source on the held-out text.
 
     Args:
         source: a checkpoint's folder, or a GGUF file.
         result: the file.
         told: of the share that is done.
+        free_memory: tells how many bytes this process may take.
 
     Raises:
         ModelError: one is damaged or not supported.
+        NotEnoughMemory: with the numbers.
         QuantizeError: they don't compare.
     """
     import hashlib
@@ -82,7 +87,7 @@ def evaluate(source: Path, result: Path, told: Callable[[float], None] = lambda 
     from models.weights import open_weights
     from quantize.calibration import FolderTokenizer
     from quantize.compare import WINDOW, check_comparable, compare, held_out, windows_of
-    from quantize.receipt import figures
+    from quantize.layer_plan import check_comparison
     from quantize.source import open_source
 
     text = held_out()
@@ -91,6 +96,7 @@ def evaluate(source: Path, result: Path, told: Callable[[float], None] = lambda 
         check_comparable(before, after)
         window = min(WINDOW, before.config.n_ctx)
         tokens = windows_of(text, FolderTokenizer(opened.folder), window)
+        check_comparison(opened, tokens.numel(), free_memory())
         found = compare(before, after, tokens, told=lambda share: told(0.9 * share))
         layers = weight_errors(before, after, lambda share: told(0.9 + 0.1 * share))
     of = {"text": "bundled", "text_sha256": hashlib.sha256(text.encode()).hexdigest()}

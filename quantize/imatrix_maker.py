@@ -6,11 +6,11 @@ tokenizer that it could read, or the source is a GGUF file.
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from models.errors import UnsupportedModel
 from models.gguf import GGUFHeader, read_header
@@ -22,8 +22,11 @@ from quantize.imatrix import ImportanceMatrix
 from quantize.imatrix_workspace import MatrixWorkspace
 from quantize.importance import Made, Say, Wanted
 from quantize.partial import partial
-from quantize.plan import Target, human
+from quantize.plan import Target, human, said_when_full
 from quantize.progress import Progress, Stage, Step
+
+if TYPE_CHECKING:
+    from models.weights import Weights
 
 OWN_TEXT = "the model's own text"
 KV_BYTES_AT_MOST = 2**20
@@ -45,6 +48,7 @@ class Maker:
         tensors: Sequence[OutputTensor],
         workspace: MatrixWorkspace,
         *,
+        free_memory: Callable[[], int],
         progress: Progress,
         say: Say,
     ) -> None:
@@ -54,6 +58,7 @@ class Maker:
             target: the type of the result.
             tensors: of the model.
             workspace: where what is done of it is kept.
+            free_memory: tells how many bytes this process may take.
             progress: is told of each sample.
             say: is told in a sentence what it will take.
         """
@@ -61,6 +66,7 @@ class Maker:
         self.target = target
         self.shapes = {tensor.name: tensor.shape for tensor in tensors if len(tensor.shape) > 1}
         self.workspace = workspace
+        self._free_memory = free_memory
         self.progress = progress
         self.say = say
         self.notes: list[str] = []
@@ -157,7 +163,7 @@ class Maker:
                 raise BadRequest(
                     f"{folder}: the tokenizer has tokens that the model has not: another model's?"
                 )
-            self._check_memory(weights.config.hidden_size)
+            self._check_memory(weights, folder)
             state, n_layers = self.workspace.begin(), weights.config.n_layers
             state.n_layers = n_layers
             if state.layers:
@@ -239,7 +245,8 @@ class Maker:
         """Written to the file that was asked for."""
         file = self.wanted.file
         if file is not None:
-            matrix.write(file)
+            with said_when_full(file, "--imatrix"):
+                matrix.write(file)
         return Made(matrix, record, file)
 
     @contextmanager
@@ -255,17 +262,14 @@ class Maker:
             self._given_up = True
             self.notes.append(f"without an importance matrix: {error}")
 
-    def _check_memory(self, hidden: int) -> None:
-        from quantize.layer_memory import LIBRARIES
+    def _check_memory(self, weights: "Weights", folder: Path) -> None:
+        from quantize.layer_memory import passing_bytes
+        from quantize.layer_plan import tokenizer_bytes
+        from quantize.matrices import largest_of, layers_of
 
-        layers: dict[str, int] = {}
-        for name, shape in self.shapes.items():
-            if name.startswith("blk."):
-                layer = name.split(".")[1]
-                layers[layer] = layers.get(layer, 0) + math.prod(shape)
-        states = self.samples * self.length * hidden * 4
-        needed = LIBRARIES + 4 * max(layers.values(), default=0) + states
-        free = self.wanted.free_memory()
+        layer, tokens = largest_of(layers_of(weights)), self.samples * self.length
+        needed = passing_bytes(weights.config, layer, tokens, self.length, tokenizer_bytes(folder))
+        free = self._free_memory()
         if needed > free:
             raise NotEnoughMemory(
                 f"about {human(needed)} of memory needed for the importance matrix, {human(free)} to be had: "

@@ -128,6 +128,8 @@ def _work(job: child.Message, report: child.Tell) -> int:
     except (QuantizeError, ModelError) as error:
         report({"refused": type(error).__name__, "why": str(error)})
         return 1
+    except OSError:
+        raise  # `serve` hands it on
     except Exception as error:  # the last words of a process whose stderr nobody reads
         report({"words": f"{type(error).__name__}: {error}"})
         return 1

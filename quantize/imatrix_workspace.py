@@ -27,7 +27,6 @@ from quantize.resume import (
     Workspace,
     damaged,
     hash_of_files,
-    noted_when_stopped,
 )
 
 if TYPE_CHECKING:
@@ -90,13 +89,8 @@ class MatrixWorkspace:
             if self._state is not None:
                 self.threads = self._state.threads
             self._say_if_nothing_is_there()
-            try:
-                with noted_when_stopped(lambda: workspace.reached(self._state)):
-                    yield
-            except BaseException:
-                if self._state is not None and not self._is_of_use:
-                    workspace.remove()
-                raise
+            with workspace.kept_when_stopped(lambda: self._state):
+                yield
             workspace.remove()
 
     def begin(self) -> State:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from models.ggml_types import BLOCKS
 from quantize.errors import BadRequest, SourceNotFound
 from quantize.imatrix import ImportanceMatrix
-from quantize.layer_request import free_memory
 from quantize.partial import partial
 from quantize.plan import Target
 
@@ -39,8 +38,6 @@ class Wanted:
     """Tokens of each; None: as for GPTQ, or the model's context if that is shorter."""
     device: str = "auto"
     """Of torch: "auto", "cpu", "cuda" or "mps"."""
-    free_memory: Callable[[], int] = free_memory
-    """Tells how many bytes this process may take: the application knows more of limits than we do."""
 
     def given(self) -> list[str]:
         """The options that were given, as they are typed."""

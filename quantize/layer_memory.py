@@ -99,9 +99,7 @@ def memory_of(config: "ModelConfig", layer: Shapes, itemsize: int, work: Work) -
         itemsize: bytes of a number of the output matrix, as it is stored.
         work: what is asked.
     """
-    hidden = config.hidden_size
-    base = LIBRARIES + int(TOKENIZER * work.tokenizer_bytes)
-    dense = 4 * sum(n * k for n, k in layer.values())
+    base, dense = _base(work.tokenizer_bytes), _dense(layer)
     widest = max(k for name, (_, k) in layer.items() if ".experts." not in name or not config.layout.fused)
     looks = _looks(layer, work) if work.tokens else 0
     solving = max(_solving(layer, work.recipe), _smoothing(layer, work))
@@ -111,21 +109,50 @@ def memory_of(config: "ModelConfig", layer: Shapes, itemsize: int, work: Work) -
     layers = base + KERNELS + holes + dense + packed + looks + max(solving, batch, CHUNK_BYTES)
     comparing = 0
     if work.evaluated:
-        compared = 2 * 4 * work.evaluated * hidden
-        largest = max(4 * n * k for n, k in layer.values())
-        running = dense + 2 * largest + _batch(config, layer, BATCH_TOKENS)
-        heads = 2 * itemsize * config.vocab_size * hidden + 2 * 4 * HEAD_CHUNK * hidden
-        scored = max(SCORED_BYTES, 16 * 4 * config.vocab_size)
-        scoring = compared // 2 + heads + int(SCORED_COPIES * scored)
-        comparing = base + KERNELS + compared + max(running, scoring)
+        comparing = comparing_bytes(config, layer, itemsize, work.evaluated, work.tokenizer_bytes)
     return Memory(
         reading=LIBRARIES + int(TOKENIZER_READ * work.tokenizer_bytes),
         writing=base + SAMPLER + work.own_text if work.own_text else 0,
         layers=layers,
         comparing=comparing,
-        states=4 * work.tokens * hidden,
+        states=4 * work.tokens * config.hidden_size,
         kept=4 * work.tokens * widest if _keeps(work) else 0,
     )
+
+
+def comparing_bytes(
+    config: "ModelConfig", layer: Shapes, itemsize: int, tokens: int, tokenizer_bytes: int
+) -> int:
+    """Of the whole process while a result is compared with its source, on so many tokens; the rest is as for
+    `memory_of`."""
+    hidden = config.hidden_size
+    compared = 2 * 4 * tokens * hidden
+    largest = max(4 * n * k for n, k in layer.values())
+    running = _dense(layer) + 2 * largest + _batch(config, layer, BATCH_TOKENS)
+    heads = 2 * itemsize * config.vocab_size * hidden + 2 * 4 * HEAD_CHUNK * hidden
+    scored = max(SCORED_BYTES, 16 * 4 * config.vocab_size)
+    scoring = compared // 2 + heads + int(SCORED_COPIES * scored)
+    return _base(tokenizer_bytes) + KERNELS + compared + max(running, scoring)
+
+
+def passing_bytes(
+    config: "ModelConfig", layer: Shapes, tokens: int, length: int, tokenizer_bytes: int
+) -> int:
+    """Of the whole process while samples of one length, so many tokens in all, go through layers in which
+    nothing is quantized."""
+    batch = _batch(config, layer, max(BATCH_TOKENS, length))
+    states = 4 * tokens * config.hidden_size
+    return _base(tokenizer_bytes) + KERNELS + HOLES + _dense(layer) + max(batch, CHUNK_BYTES) + states
+
+
+def _base(tokenizer_bytes: int) -> int:
+    """Before anything is computed."""
+    return LIBRARIES + int(TOKENIZER * tokenizer_bytes)
+
+
+def _dense(layer: Shapes) -> int:
+    """Of a layer in float32."""
+    return 4 * sum(n * k for n, k in layer.values())
 
 
 def _keeps(work: Work) -> bool:

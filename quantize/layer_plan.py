@@ -8,9 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quantize.companions import companions
 from quantize.errors import NotEnoughDisk, NotEnoughMemory
-from quantize.layer_memory import BATCH_TOKENS, Memory, Work, distinct, memory_of
-from quantize.matrices import layer_matrices
+from quantize.layer_memory import BATCH_TOKENS, Memory, Work, comparing_bytes, distinct, memory_of
+from quantize.matrices import largest_of, layers_of
 from quantize.plan import human
 from quantize.recipe import Format, Method
 
@@ -93,15 +94,14 @@ def make_plan(
     """
     weights = source.weights
     config, recipe = weights.config, request.recipe
-    layers = [layer_matrices(weights, index) for index in range(config.n_layers)]
-    largest = max(layers, key=lambda layer: sum(n * k for n, k in layer.values()))
+    layers = layers_of(weights)
     tokens = request.samples * length if recipe.reads_text else 0
     own = 0
     if tokens and request.self_seed is not None:
         own = writing_bytes(source, length)
     reads = bool(tokens or evaluated)
-    work = Work(recipe, tokens, length, evaluated, _tokenizer_bytes(source) if reads else 0, own)
-    reckoned = partial(memory_of, config, largest, _head_itemsize(source))
+    work = Work(recipe, tokens, length, evaluated, tokenizer_bytes(source.folder) if reads else 0, own)
+    reckoned = partial(memory_of, config, largest_of(layers), _head_itemsize(source))
     memory = reckoned(work)
     limit = request.max_memory if request.max_memory is not None else request.free_memory()
     in_memory = memory.peak(in_memory=True) <= limit
@@ -110,6 +110,7 @@ def make_plan(
         kept = min(kept, memory.states)  # more is somebody's wish
     peak = memory.peak(in_memory=in_memory, kept=kept)
     result = _result_bytes(weights, layers, request)
+    result += sum(path.stat().st_size for path in companions(source.folder))
     factor = 2 if in_memory else 3
     temporary = 0 if not own or source.path.is_file() else q8_bytes(source)
     disk = max(2 * result + factor * memory.states, temporary) - workspace.used_bytes()
@@ -167,8 +168,30 @@ def _advice(work: Work, reckoned: Callable[[Work], Memory], *, limit: int, limit
     return f"it takes {human(least)} at least{name}: {asked}, or take a smaller model"
 
 
-def _tokenizer_bytes(source: "Source") -> int:
-    path = source.folder / "tokenizer.json"
+def check_comparison(source: "Source", tokens: int, free: int) -> None:
+    """Refuse a comparison of a result with its source that would not fit in memory.
+
+    Args:
+        source: which is open.
+        tokens: of the text.
+        free: bytes that this process may take.
+
+    Raises:
+        NotEnoughMemory: with the numbers.
+    """
+    layer = largest_of(layers_of(source.weights))
+    head = _head_itemsize(source)
+    needed = comparing_bytes(source.weights.config, layer, head, tokens, tokenizer_bytes(source.folder))
+    if needed > free:
+        raise NotEnoughMemory(
+            f"about {human(needed)} of memory needed to compare with {source.path}, {human(free)} to be had: "
+            "free that much"
+        )
+
+
+def tokenizer_bytes(folder: Path) -> int:
+    """Of tokenizer.json; 0: there is none."""
+    path = folder / "tokenizer.json"
     return path.stat().st_size if path.is_file() else 0
 
 

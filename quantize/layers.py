@@ -33,7 +33,7 @@ from quantize.remarks import plain_remark
 from quantize.source import Source, open_source
 
 if TYPE_CHECKING:
-    from quantize.layer_methods import LayerMethod
+    from quantize.layer_method import LayerMethod
     from quantize.resume import State
 
 __all__ = ["LayerRequest", "LayerResult", "Reporter", "Silent", "free_memory", "quantizer", "run"]
@@ -97,7 +97,7 @@ class _Run:
         import torch
 
         from quantize.layer_methods import method_of
-        from quantize.resume import BEGINS_ANEW, noted_when_stopped
+        from quantize.resume import BEGINS_ANEW
 
         request, recipe = self.request, self.request.recipe
         self.weights.check()
@@ -135,7 +135,7 @@ class _Run:
                 self.note(BEGINS_ANEW)
             if found is not None and request.self_seed is not None:
                 self.workspace.keep_samples(found, self._self_key())
-            with _threads(state.threads), noted_when_stopped(lambda: self.workspace.reached(state)):
+            with _threads(state.threads), self.workspace.kept_when_stopped(lambda: state):
                 return self._made(method, state, found, plan)
 
     def _made(
@@ -143,11 +143,12 @@ class _Run:
     ) -> LayerResult:
         import torch
 
-        from quantize.assemble import assemble
+        from quantize.assemble import assemble, keep_rest
         from quantize.receipt import make_receipt
         from quantize.resume import write_flushed
         from quantize.streaming import Streamer
 
+        keep_rest(self.weights, self.workspace)
         tokens = None if found is None else torch.from_numpy(found.tokens)
         Streamer(
             self.weights,
@@ -183,7 +184,7 @@ class _Run:
             return None
         try:
             return FolderTokenizer(self.source.folder)
-        except UnsupportedModel as error:
+        except (UnsupportedModel, FileNotFoundError) as error:
             if self.request.recipe.reads_text:
                 raise
             self.note(f"the result won't be compared with the source: {error}")

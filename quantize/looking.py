@@ -7,7 +7,7 @@ import torch
 
 from models.decoder import DecoderLayer
 from models.mlp import GatedMLP
-from quantize.layer_methods import Inputs
+from quantize.layer_method import Inputs
 from quantize.methods.hessian import Hessian
 from quantize.methods.sampling import TokenSample
 

@@ -31,3 +31,13 @@ def layer_matrices(model: Model, index: int) -> dict[str, tuple[int, int]]:
         for name in rule.sources:
             found[name.removeprefix(prefix).removesuffix(".weight")] = (shape[0], shape[1])
     return found
+
+
+def layers_of(model: Model) -> list[dict[str, tuple[int, int]]]:
+    """What is quantized of each layer."""
+    return [layer_matrices(model, index) for index in range(model.config.n_layers)]
+
+
+def largest_of(layers: list[dict[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
+    """The layer of the most weights."""
+    return max(layers, key=lambda layer: sum(n * k for n, k in layer.values()))

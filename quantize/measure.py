@@ -132,6 +132,8 @@ def main() -> int:
         order = Order(**{**job, "questions": questions, "groups": groups})
         try:
             _do(order, report)
+        except OSError:
+            raise  # `serve` hands it on
         except Exception as error:  # of whatever kind: our parent tells it
             report({"words": " ".join(str(error).split())[:500] or type(error).__name__})
             return 1

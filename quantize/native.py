@@ -16,6 +16,8 @@ QUANTIZE_PARAMS_BYTES = 64  # of the llama.cpp that the bindings describe
 MAX_KEY_BYTES = 127
 """Of a key, and of a text, that llama.cpp takes."""
 MAX_BUFFER_BYTES = 2**27  # of rows in float32 at once; its own default is 8 GiB, a whole embedding
+PROBED_BYTES = 2**20
+"""More than a file system leaves free beside a write that did not fit, in whatever blocks it has."""
 
 _BEGUN = re.compile(r"^\[\s*(\d+)/\s*(\d+)\]\s+(\S+)\s+- \[([\d, ]+)\], type =\s*(\S+),")
 _NOT_IN_WORDS = re.compile(r"[^0-9A-Za-z_]")
@@ -173,7 +175,20 @@ def _quantize(order: Order, log: _Log) -> int:
     code: int = llama_cpp.llama_model_quantize(
         os.fsencode(order.source), os.fsencode(order.output), ctypes.byref(params)
     )
+    if code != 0 and not order.dry_run:
+        _check_room(Path(order.output))
     return code
+
+
+def _check_room(output: Path) -> None:
+    """Of a file that can't be written llama.cpp says nothing but "iostream error": see what the system says.
+
+    Raises:
+        OSError: it takes no more.
+    """
+    if output.exists():
+        with output.open("ab") as file:
+            file.write(bytes(PROBED_BYTES))
 
 
 def _overrides(types: Iterable[tuple[str, int]]) -> "ctypes.Array[Any]":

@@ -117,7 +117,7 @@ def _evaluated(run: Run, *, rounded: bool) -> tuple[Evaluation | None, tuple[str
         if request.evaluated is None:
             check_possible(request.source)
         run.say("comparing it with the source on held-out text; --no-eval does without")
-        found = evaluate(request.source, run.output, told)
+        found = evaluate(request.source, run.output, told, free_memory=request.free_memory)
     except (QuantizeError, ModelError) as error:
         return None, (f"not compared with the source: {error}",)
     except (KeyboardInterrupt, SystemExit) as stop:

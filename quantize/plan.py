@@ -115,8 +115,12 @@ def check_disk(folder: Path, result_bytes: int, temporary_bytes: int = 0) -> Non
 
 
 @contextmanager
-def said_when_full(output: Path) -> Iterator[None]:
+def said_when_full(output: Path, option: str = "-o") -> Iterator[None]:
     """A disk that fills up in spite of the check, because others write too, or that takes no file so large.
+
+    Args:
+        output: what is written there, or beside it.
+        option: that gives it another place.
 
     Raises:
         NotEnoughDisk: which place it is, and what helps.
@@ -124,17 +128,18 @@ def said_when_full(output: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno == errno.EFBIG:
-            raise NotEnoughDisk(
-                f"{output.parent} takes no file as large as this one (FAT32's end at 4 GB, a limit of the "
-                "system's may be lower): give a place on another disk with -o"
-            ) from None
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
             raise
-        free = shutil.disk_usage(output.parent).free
-        raise NotEnoughDisk(
-            f"{output.parent} is full ({human(free)} free): make room or give another place with -o"
-        ) from None
+        place = output.absolute().parent
+        full = NotEnoughDisk(f"{place} is full: make room, or give another place with {option}")
+        if error.errno == errno.EFBIG:
+            full = NotEnoughDisk(
+                f"{place} takes no file as large as this one (FAT32's end at 4 GB, a limit of the system's "
+                f"may be lower): give a place on another disk with {option}"
+            )
+        for note in getattr(error, "__notes__", ()):
+            full.add_note(note)
+        raise full from None
 
 
 def human(n_bytes: int | float) -> str:

@@ -6,7 +6,7 @@ import math
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +45,10 @@ class Receipt:
     """Of this run; after --resume those of the earlier runs' layers are added."""
     peak_memory: int
     """Bytes of the whole process, of the last run where it was resumed."""
+    device: str
+    """That computed it: "cpu", "cuda" or "mps"."""
+    threads: int
+    """On the CPU."""
     error_of: str
     """"outputs" or "weights": what the layers' errors are of."""
     layers: list[dict[str, Any]]
@@ -63,8 +67,7 @@ class Receipt:
     @property
     def mean_error(self) -> float:
         """Over all matrices."""
-        errors = [matrix["error"] for layer in self.layers for matrix in layer["matrices"]]
-        return sum(errors) / len(errors) if errors else 0.0
+        return mean_error(self.layers)
 
     @property
     def keeping_inputs(self) -> tuple[int, int]:
@@ -81,6 +84,12 @@ class Receipt:
             for matrix in layer["matrices"]
             if matrix.get("note")
         ]
+
+
+def mean_error(layers: Sequence[Mapping[str, Any]]) -> float:
+    """Over all matrices of all layers, as receipts have them; 0.0: there are none."""
+    errors = [matrix["error"] for layer in layers for matrix in layer["matrices"]]
+    return sum(errors) / len(errors) if errors else 0.0
 
 
 def _plain(value: Any) -> Any:
@@ -138,7 +147,7 @@ def make_receipt(
             "bytes": sum(tensor.n_bytes for tensor in stored),
             "types": source.stored_types,
         },
-        recipe=asdict(request.recipe),
+        recipe=request.recipe.record(),
         calibration=None
         if found is None
         else {
@@ -155,6 +164,8 @@ def make_receipt(
         bits_per_weight=round(bits_per_weight(_stored(result), n_parameters), 4),
         seconds=round(time.monotonic() - begun + earlier, 3),
         peak_memory=peak_memory(),
+        device=request.device,
+        threads=state.threads,
         error_of="outputs" if request.recipe.reads_text else "weights",
         layers=[_layer(layer) for layer in state.layers],
         evaluation=evaluation,

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Any
 
 from quantize.errors import BadRequest
 
@@ -122,6 +123,17 @@ class Recipe:
         return (
             f"{name}-{self.bits}bit-{group}{'' if self.symmetric or self.format is Format.AWQ else '-asym'}"
         )
+
+    def record(self) -> dict[str, Any]:
+        """For the receipt: what means something with this format and method."""
+        without: set[str] = set()
+        if self.format is not Format.INT8:
+            without |= {"scheme", "smooth"}
+        if self.format is not Format.GPTQ:
+            without |= {"symmetric", "checkpoint_format"}
+        if self.method is not Method.GPTQ:
+            without |= {"order", "damping"}
+        return {name: value for name, value in asdict(self).items() if name not in without}
 
     @property
     def fingerprint(self) -> str:

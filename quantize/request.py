@@ -1,12 +1,13 @@
 """What a run that makes a GGUF file is asked, and what comes of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantize.errors import BadRequest
 from quantize.importance import Say, Wanted
+from quantize.layer_request import free_memory
 from quantize.plan import Target
 from quantize.progress import Progress
 from quantize.shares import Share
@@ -39,6 +40,8 @@ class Request:
     """Go on with a stopped run, if there is one."""
     evaluated: bool | None = False
     """Compare the result with its source; None: where llama.cpp rounds, and where it can be done."""
+    free_memory: Callable[[], int] = free_memory
+    """Tells how many bytes this process may take: the application knows more of limits than we do."""
 
     @property
     def is_direct(self) -> bool:

@@ -17,7 +17,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from quantize.errors import BadRequest, BrokenWorkspace, OutputExists
+from quantize.errors import BadRequest, BrokenWorkspace, NotEnoughDisk, OutputExists
 from quantize.partial import finish, flush_folder
 
 if TYPE_CHECKING:
@@ -79,21 +79,6 @@ class State:
             of = f" of {self.n_layers}" if self.n_layers else ""
             return f"{len(self.layers)}{of} layers"
         return f"{self.samples} samples" if self.samples else ""
-
-
-@contextmanager
-def noted_when_stopped(reached: Callable[[], str]) -> Iterator[None]:
-    """Ctrl-C and a signal that ends the program get a note (PEP 678) of what the run can go on from.
-
-    Args:
-        reached: tells what is kept, in words; "" where nothing is.
-    """
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit) as stop:
-        if text := reached():
-            stop.add_note(f"stopped after {text}: the same command with --resume goes on")
-        raise
 
 
 class Workspace:
@@ -175,6 +160,26 @@ class Workspace:
         if state is None:
             return ""
         return state.reached or ("its calibration text was written" if self.has_samples else "")
+
+    @contextmanager
+    def kept_when_stopped(self, state: Callable[[], State | None]) -> Iterator[None]:
+        """The folder stays only where there is something to go on from. What ends a run from without, Ctrl-C,
+        a signal that ends the program, a disk that is full, gets a note of that (PEP 678).
+
+        Args:
+            state: tells how far the run is; None: not begun.
+        """
+        try:
+            yield
+        except BaseException as stop:
+            reached = self.reached(state())
+            if reached and isinstance(stop, (KeyboardInterrupt, SystemExit, OSError, NotEnoughDisk)):
+                stop.add_note(
+                    f"stopped after {reached}, kept in {self.folder}: the same command with --resume goes on"
+                )
+            elif not reached and state() is not None:
+                self.remove()
+            raise
 
     @property
     def has_samples(self) -> bool:

@@ -24,7 +24,7 @@ from models.weights import Weights
 from quantize.activations import Activations
 from quantize.batches import batches, check_finite
 from quantize.formats.safetensors import Tensor, write_file
-from quantize.layer_methods import Inputs, LayerMethod, Quantized
+from quantize.layer_method import Inputs, LayerMethod, Quantized
 from quantize.looking import Kept, Observer, SeenAll
 from quantize.methods.hessian import Hessian
 from quantize.partial import finish

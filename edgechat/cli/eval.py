@@ -99,10 +99,9 @@ def evaluate(
             return
     content = read_text(text)
     if against is not None:
-        for option, value in (("--threads", threads), ("--kv-type", kv_type)):
-            if value is not None:
-                raise UsageError(f"{option} doesn't go with --against, which computes both models in torch")
-        compared(model, against, content, ctx, as_json=as_json, quiet=quiet)
+        if kv_type is not None:
+            raise UsageError("--kv-type doesn't go with --against, which computes both models in torch")
+        compared(model, against, content, ctx, threads=threads, as_json=as_json, quiet=quiet)
         return
     host = spawn_host()
     try:
@@ -216,6 +215,7 @@ def _progress(*, quiet: bool) -> Iterator[OnWindow]:
         MofNCompleteColumn(),
         TextColumn("windows"),
         TimeRemainingColumn(),
+        TextColumn("left"),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("loading the model", total=None)

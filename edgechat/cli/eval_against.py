@@ -11,7 +11,9 @@ from edgechat.cli.progress_lines import ProgressLines
 from edgechat.errors import NotFoundError, UnsupportedError
 
 
-def compared(model: str, against: str, text: str, n_ctx: int, *, as_json: bool, quiet: bool) -> None:
+def compared(
+    model: str, against: str, text: str, n_ctx: int, *, threads: int | None, as_json: bool, quiet: bool
+) -> None:
     """Compare, and print what was found.
 
     Args:
@@ -19,6 +21,7 @@ def compared(model: str, against: str, text: str, n_ctx: int, *, as_json: bool, 
         against: its source, named likewise.
         text: to compare on.
         n_ctx: tokens of a window.
+        threads: of torch; None or 0: as many as there are cores for us.
         as_json: print one object.
         quiet: show no progress.
 
@@ -35,12 +38,14 @@ def compared(model: str, against: str, text: str, n_ctx: int, *, as_json: bool, 
         from quantize.errors import to_install
 
         raise UnsupportedError(f"comparing needs torch and tokenizers: {to_install('torch')}") from None
-    from edgechat.cli.quantize_layers import evaluation_rows
+    from edgechat.cli.quantize_layers import evaluation_rows, free_memory
     from quantize.receipt import figures
 
     begun = time.monotonic()
     with _progress(quiet=quiet) as told:
-        found = comparing.compare_paths(source, result, text, length=n_ctx, told=told)
+        found = comparing.compare_paths(
+            source, result, text, length=n_ctx, told=told, free_memory=free_memory, threads=threads or 0
+        )
     numbers = figures(found)
     if as_json:
         seconds = round(time.monotonic() - begun, 3)
@@ -81,7 +86,7 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[float], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), TextColumn("left"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("comparing", total=1.0)
         yield lambda share: progress.update(task, completed=share)

@@ -10,7 +10,14 @@ import typer
 from edgechat.cli.options import AsJsonOption, QuietOption
 from edgechat.cli.output import answer, json_object, note
 from edgechat.cli.quantize_gguf import comparison, draw, evaluated_of, importance_of
-from edgechat.cli.quantize_layers import LayerOptions, record, request_of, summary, try_it
+from edgechat.cli.quantize_layers import (
+    LayerOptions,
+    free_memory,
+    record,
+    request_of,
+    summary,
+    try_it,
+)
 from edgechat.cli.quantize_layers_progress import reported
 from edgechat.cli.quantize_progress import shown, stopped_by_sigterm, told_when_stopped
 from edgechat.cli.quantize_types import (
@@ -191,7 +198,9 @@ def quantize(
     target = target_for(wishes, kind) or default_target(origin)
     matrix = importance_of(imatrix, options, target, wishes)
     evaluated = evaluated_of(options)
-    request = Request(origin, target, place, force, threads, matrix, wishes, bool(resume), evaluated)
+    request = Request(
+        origin, target, place, force, threads, matrix, wishes, bool(resume), evaluated, free_memory
+    )
     say = _unsaid if quiet else note
     with told_when_stopped(quiet=quiet), stopped_by_sigterm(), shown(quiet=quiet) as progress:
         result = run(request, progress, say)
@@ -252,8 +261,8 @@ def _summary(result: "Result") -> None:
     for text in result.notes:
         note(f"note: {text}")
     note(
-        f"{result.path.name}: {human(result.n_bytes)}, {result.bits_per_weight:.2f} bits per weight "
-        f"(source {human(result.source_bytes)}), {result.seconds:.1f} s"
+        f"{result.path.name}: {result.type}, {human(result.n_bytes)}, {result.bits_per_weight:.2f} bits per "
+        f"weight (source {human(result.source_bytes)}), {result.seconds:.1f} s"
     )
     if result.evaluation is not None:
         print(comparison(result.evaluation), file=sys.stderr)

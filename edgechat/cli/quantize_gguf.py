@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgechat.cli.quantize_layers import LayerOptions, aligned, evaluation_rows, free_memory
+from edgechat.cli.quantize_layers import LayerOptions, aligned, evaluation_rows
 from edgechat.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,7 +61,6 @@ def importance_of(
         samples=options.samples,
         length=options.length,
         device=options.device or "auto",
-        free_memory=free_memory,
     )
 
 
@@ -84,22 +83,14 @@ def evaluated_of(options: LayerOptions) -> bool | None:
 
 def draw(result: "Result", picture: Path) -> None:
     """Draw the error of each layer, where the comparison went well."""
+    from quantize.gguf_receipt import read_layers
     from quantize.plot import plot
 
     found = result.evaluation
     if found is None:
         return
-    plot(
-        {
-            "source": {"name": result.path.stem},
-            "recipe": {"format": "gguf", "type": result.type},
-            "bits_per_weight": result.bits_per_weight,
-            "error_of": "weights",
-            "layers": found.layers,
-            "evaluation": found.figures,
-        },
-        picture,
-    )
+    # The file's receipt has the mean of each layer alone.
+    plot({**(read_layers(result.path) or {}), "layers": found.layers}, picture)
 
 
 def comparison(found: "Evaluation") -> str:

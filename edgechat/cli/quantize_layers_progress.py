@@ -120,6 +120,7 @@ def _bar() -> Iterator[_Bar]:
         TextColumn("{task.fields[where]}", markup=False),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
+        TextColumn("left"),
     )
     with Progress(
         *columns, console=Console(stderr=True), transient=True, speed_estimate_period=120

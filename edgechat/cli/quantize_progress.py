@@ -34,10 +34,12 @@ def stopped_by_sigterm() -> Iterator[None]:
 
 @contextmanager
 def told_when_stopped(*, quiet: bool) -> Iterator[None]:
-    """Where Ctrl-C or a signal ended the run: what it can go on from, as the run noted it."""
+    """Where Ctrl-C, a signal or a full disk ended the run: what it can go on from, as the run noted it."""
+    from quantize.errors import QuantizeError
+
     try:
         yield
-    except (KeyboardInterrupt, SystemExit) as stop:
+    except (KeyboardInterrupt, SystemExit, OSError, QuantizeError) as stop:
         for text in () if quiet else getattr(stop, "__notes__", ()):
             note(text)
         raise
@@ -114,6 +116,7 @@ def _bar() -> Iterator["Progress"]:
         TextColumn("{task.fields[where]}", markup=False),
         Speed(table_column=Column(no_wrap=True)),
         TimeRemainingColumn(compact=True),
+        TextColumn("left"),
         TextColumn("{task.fields[name]}", markup=False, table_column=Column(no_wrap=True, width=22)),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:

@@ -19,6 +19,10 @@ MIB = 2**20
 CTX_STEP = 256
 DEFAULT_CTX = 8192
 MAX_UBATCH = 512
+SCORES_BYTES = 64 * MIB
+"""Of the attention's scores, where they are in memory."""
+SCORES_BATCH, LEAST_BATCH = 128, 64
+"""Tokens that are computed at once then: more gain nothing, and fewer would cost time."""
 LOGITS_BYTES = 128 * MIB
 MIN_OUTPUTS = 64
 FLOAT, HALF = 4, 2
@@ -47,7 +51,13 @@ def estimate(parts: Sequence[GGUFHeader], settings: LoadSettings, features: Iter
     ubatch = min(max(settings.n_batch, sequences), MAX_UBATCH)
     rows = outputs_max(vocabulary, max(settings.n_batch, sequences), sequences)
     compute = compute_bytes(header, tensors, n_ctx, ubatch)
-    reserved = max(compute, ubatch and rows * vocabulary * FLOAT)
+    heads = number(header, "attention.head_count")
+    scored = min(ubatch, scores_batch(n_ctx, heads)) if settings.kv_type == "f16" else 0
+    if scored:
+        # Which way attention is computed is tried out when the model is loaded: the one that takes more.
+        with_scores = compute_bytes(header, tensors, n_ctx, scored) + scored * FLOAT * heads * n_ctx
+        compute, ubatch = max((compute, ubatch), (with_scores, scored))
+    reserved = max(compute, min(rows, ubatch) * vocabulary * FLOAT)
     return Needs(
         engine=ENGINE + GRAPHS + table_bytes(header),
         **weight_needs(parts, settings, features),
@@ -106,6 +116,12 @@ def outputs_max(n_vocab: int, n_batch: int, n_sequences: int) -> int:
     batch. No more than 128 MiB are taken, but 64 rows and one for each sequence always.
     """
     return min(n_batch, max(LOGITS_BYTES // (FLOAT * max(1, n_vocab)), MIN_OUTPUTS, n_sequences))
+
+
+def scores_batch(n_ctx: int, n_heads: int) -> int:
+    """Tokens whose scores against a whole context are in memory at once; 0: too few to be worth it."""
+    fitting = SCORES_BYTES // (FLOAT * n_ctx * max(1, n_heads)) // 32 * 32
+    return min(SCORES_BATCH, fitting) if fitting >= LEAST_BATCH else 0
 
 
 def kv_bytes(header: GGUFHeader, n_ctx: int, kv_type: KVType) -> int:

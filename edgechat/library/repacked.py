@@ -1,4 +1,5 @@
 """GPTQ, AWQ and INT8 checkpoints as models that run: their integers in a GGUF file in the cache, made once.
+Where no type of GGUF file holds these, it has eight bits.
 
 Made by `edgechat quantize` in a process of its own, which holds the weights and may crash.
 """
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edgechat import paths
-from edgechat.errors import EdgechatError, UnsupportedError
+from edgechat.errors import EdgechatError, ExitCode, UnsupportedError
 from edgechat.library.lock import exclusive
 
 METHODS = frozenset({"gptq", "awq", "compressed-tensors"})
@@ -48,18 +49,26 @@ def repacked(folder: Path, told: Callable[[str], None] | None = None) -> Path:
         (told or _say)(f"{name}: packing its integers into a GGUF file, once: {path}")
         for old in cache.glob(f"{name}-{'?' * 16}.gguf"):
             old.unlink()
-        command = [sys.executable, "-m", "edgechat", "quantize", str(folder.resolve()), "--to", "gguf"]
-        done = subprocess.run(
-            [*command, "-o", str(path), "--quiet"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+        done = _pack(folder, path)
+        if done.returncode == ExitCode.UNSUPPORTED:  # as with desc_act, whose order GGUF has no place for
+            done = _pack(folder, path, "--type", "q8_0")
+            if not done.returncode:
+                (told or _say)(f"{name}: no type of GGUF file holds its integers as they are: made of 8 bits")
         if done.returncode or not path.is_file():
             raise _failed(folder, done.stderr)
     return path
+
+
+def _pack(folder: Path, path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "edgechat", "quantize", str(folder.resolve()), "--to", "gguf"]
+    return subprocess.run(
+        [*command, *options, "-o", str(path), "--quiet"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
 
 
 def _failed(folder: Path, said: str) -> EdgechatError:

@@ -124,6 +124,8 @@ def resolve_source(name: str) -> Path:
             raise NotFoundError(
                 f"no checkpoint in the folder {folder}: give one with config.json and weights"
             )
+    if folder.is_file() and (folder.suffix == ".safetensors" or folder.name == "config.json"):
+        raise UnsupportedError(f"{folder} is one file of a checkpoint: give the folder, {folder.parent}")
     path = resolve(name)
     verify_gguf(path)
     return path

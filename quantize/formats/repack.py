@@ -45,7 +45,7 @@ def kind_of(name: str, matrix: Matrix) -> GGMLType:
     if not matrix.is_sequential:
         raise UnsupportedModel(
             f"{name} was quantized with desc_act: its groups are not columns that follow each other, and "
-            "GGUF has no place for their order; take f16 or q8_0, or a checkpoint without desc_act"
+            "GGUF has no place for their order; give --type f16 or q8_0, or a checkpoint without desc_act"
         )
     if matrix.group_size % BLOCK:
         raise UnsupportedModel(f"{name} has groups of {matrix.group_size}, no multiple of {BLOCK}")
@@ -54,7 +54,7 @@ def kind_of(name: str, matrix: Matrix) -> GGMLType:
     if matrix.bits <= 4:
         return GGMLType.Q4_1
     raise UnsupportedModel(
-        f"{name} has eight bits and a zero point, which no GGUF type has: take f16 or q8_0"
+        f"{name} has eight bits and a zero point, which no GGUF type has: give --type f16 or q8_0"
     )
 
 

@@ -102,6 +102,29 @@ def test_shards(tmp_path: Path) -> None:
             assert np.array_equal(checkpoint.rows(name).reshape(tensor.shape), tensor)
 
 
+@pytest.mark.parametrize("sharded", [False, True])
+def test_the_names_of_old_quantizers(tmp_path: Path, *, sharded: bool) -> None:
+    """AutoGPTQ once called its weights after bits and groups: the only ones of a folder are the model's."""
+    name = "gptq_model-4bit-64g.safetensors"
+    if sharded:
+        shards(tmp_path)
+        (tmp_path / "model.safetensors.index.json").rename(tmp_path / f"{name}.index.json")
+    else:
+        (tmp_path / name).write_bytes(safetensors(weights()))
+    (tmp_path / "adapter_model.safetensors").write_bytes(safetensors({}))
+    with open_checkpoint(tmp_path) as checkpoint:
+        assert checkpoint.tensors.keys() == weights().keys()
+
+
+@pytest.mark.parametrize("names", [["model-00002-of-00012.safetensors"], ["a.safetensors", "b.safetensors"]])
+def test_weights_of_which_nobody_knows(tmp_path: Path, names: list[str]) -> None:
+    """One shard alone is no model, and of two files nobody knows which is."""
+    for name in names:
+        (tmp_path / name).write_bytes(safetensors(weights()))
+    with pytest.raises(FileNotFoundError, match=r"has no weights \(neither model\.safetensors nor"):
+        open_checkpoint(tmp_path)
+
+
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     """With how many there should be."""
     shards(tmp_path)

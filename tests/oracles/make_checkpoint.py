@@ -39,4 +39,6 @@ def main(source: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python -m tests.oracles.make_checkpoint FILE.gguf FOLDER")
     main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -155,7 +155,10 @@ def test_a_folders_tokenizer_is_that_of_transformers(tiny_folder: Path, tmp_path
         [ChatMessage("user", "Hi"), ChatMessage("assistant", "Hello")], add_generation_prompt=False
     ).text
     assert rendered == theirs.apply_chat_template(turns, tokenize=False)
-    with pytest.raises(UnsupportedModel, match=r"has no tokenizer\.json"):
+    with pytest.raises(FileNotFoundError, match=r"has no tokenizer\.json: download the rest"):
+        FolderTokenizer(tmp_path)
+    (tmp_path / "tokenizer.model").touch()
+    with pytest.raises(UnsupportedModel, match=r"has no tokenizer\.json, .*: save it with transformers"):
         FolderTokenizer(tmp_path)
 
 

@@ -147,11 +147,13 @@ def test_a_signal_leaves_nothing(starter_gguf: Path, tmp_path: Path, number: int
         assert process.returncode == code, stderr
     assert stdout == ""
     assert "Traceback" not in stderr
-    last = stderr.splitlines()[-1]
-    assert last == "stopped after its importance matrix was made: the same command with --resume goes on"
+    last, kept = stderr.splitlines()[-1], tmp_path / ".out.gguf.unfinished"
+    assert last == (
+        f"stopped after its importance matrix was made, kept in {kept}: the same command with --resume "
+        "goes on"
+    )
     psutil.wait_procs(children, timeout=60)
     assert not any(child.is_running() for child in children)
-    kept = tmp_path / ".out.gguf.unfinished"
     assert list(tmp_path.iterdir()) == [kept]
     assert sorted(path.name for path in kept.iterdir()) == ["state.json", "whole.imatrix"]
 

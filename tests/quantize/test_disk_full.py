@@ -29,19 +29,18 @@ from edgechat.cli.failures import report
 from quantize.errors import NotEnoughDisk
 from tests.oracles.gguf_bytes import without_receipt
 
-if kind == "gguf":
+if kind in {"f16", "q4_0"}:
     from quantize.pipeline import Request, run
     from quantize.plan import target_of
-
-    seen = []
+    from quantize.progress import Stage
 
     def progress(step):
-        seen.append(step)
-        if len(seen) == 2:
+        stage = Stage.CONVERT if kind == "f16" else Stage.QUANTIZE
+        if step.index == 2 and step.stage == stage and not filler.exists():
             fill()
 
     def attempt(told):
-        return run(Request(source, target_of("f16"), place / "out.gguf", threads=1), told)
+        return run(Request(source, target_of(kind), place / "out.gguf", threads=1), told)
 else:
     from quantize.layers import LayerRequest, Silent, run
     from quantize.recipe import Format, Method, Recipe
@@ -62,13 +61,18 @@ try:
     attempt(progress)
 except NotEnoughDisk as error:
     print(report(error), error)
+    stop = error
 else:
     raise SystemExit("it did not fill up")
 left = sorted(path.name for path in place.iterdir() if path != filler)
+notes = getattr(stop, "__notes__", [])
+assert [f"{place}/.out.unfinished: the same command with --resume goes on" in note for note in notes] == [
+    True for _ in left
+], notes
 assert left in ([], [".out.unfinished"]), left
 assert not list(place.rglob("config.json")), "a folder that looks finished"
 filler.unlink()
-if kind == "gguf":
+if kind in {"f16", "q4_0"}:
     result = attempt(lambda step: None)
     assert without_receipt(result.path) == without_receipt(undisturbed)
 else:
@@ -93,16 +97,16 @@ def isolated() -> bool:
 
 @pytest.mark.oracle
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", ["gguf", "gptq", "awq"])
+@pytest.mark.parametrize("kind", ["f16", "q4_0", "gptq", "awq"])
 def test_a_disk_that_fills_up(kind: str, tiny_folder: Path, tmp_path: Path) -> None:
     """One line and exit code 5, nothing that looks finished; with room again the same bytes come."""
     if not isolated():
         pytest.skip("no namespaces, so no small file system")
-    if kind == "gguf":
+    if kind in {"f16", "q4_0"}:
         from quantize.pipeline import Request, run
         from quantize.plan import target_of
 
-        undisturbed = run(Request(tiny_folder, target_of("f16"), tmp_path / "out.gguf", threads=1)).path
+        undisturbed = run(Request(tiny_folder, target_of(kind), tmp_path / "out.gguf", threads=1)).path
     else:
         from quantize.layers import LayerRequest
         from quantize.layers import run as quantized

@@ -112,7 +112,7 @@ def test_where_it_can_not_be_done(tiny_folder: Path, tmp_path: Path, monkeypatch
 def test_a_file_whose_comparison_was_stopped_is_whole(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(*_: object) -> None:
+    def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(pipeline, "evaluate", stopped)

@@ -1,5 +1,6 @@
 """GGUF files whose making is stopped after the importance matrix, or not at all: who may go on with what."""
 
+import errno
 import json
 import os
 import re
@@ -57,6 +58,31 @@ def test_a_file_that_the_stopped_run_wrote(plain_gguf: Path, tmp_path: Path) -> 
     with pytest.raises(BadRequest, match="is there and will be read: --samples doesn't go with it"):
         resumed(replace(wanted, force=True))
     assert ImportanceMatrix.read(file).chunk_count == SAMPLES
+
+
+def test_no_room_for_the_file(plain_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the file's place that is named, not the result's; what was made is kept."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    wanted = request_of(plain_gguf, tmp_path, file=elsewhere / "matrix.gguf")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ImportanceMatrix, "write", full)
+        with pytest.raises(NotEnoughDisk) as refused:
+            run(wanted)
+    assert str(refused.value) == f"{elsewhere} is full: make room, or give another place with --imatrix"
+    kept = tmp_path / ".out.gguf.unfinished"
+    assert refused.value.__notes__ == [
+        f"stopped after its importance matrix was made, kept in {kept}: the same command with --resume "
+        "goes on"
+    ]
+    made, _, said = resumed(wanted)
+    assert said == ["going on with the importance matrix of the stopped run"]
+    assert ImportanceMatrix.read(elsewhere / "matrix.gguf").chunk_count == SAMPLES
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", made.name]
 
 
 @pytest.mark.parametrize("kind", ["f16", "q4_0"])

@@ -273,8 +273,10 @@ def test_where_it_cannot_be_made(gguf: Path, tmp_path: Path, monkeypatch: pytest
 @pytest.mark.oracle
 def test_too_little_memory(tiny_folder: Path, tmp_path: Path) -> None:
     """With what would help."""
-    small = replace(SMALL, free_memory=lambda: 1_000_000)
-    request = Request(tiny_folder, target_of("q4_0"), tmp_path / "out.gguf", threads=1, importance=small)
+    request = replace(
+        Request(tiny_folder, target_of("q4_0"), tmp_path / "out.gguf", threads=1, importance=SMALL),
+        free_memory=lambda: 1_000_000,
+    )
     with pytest.raises(NotEnoughMemory, match="give fewer --samples, or --imatrix off"):
         run(request)
 

@@ -99,6 +99,10 @@ def test_what_it_says(made: Path, tiny_folder: Path) -> None:
     assert record["source"]["name"] == "tiny"
     assert record["recipe"]["bits"] == 3
     assert record["recipe"]["group_size"] == 64
+    assert record["recipe"].keys() == {
+        *("format", "method", "bits", "group_size", "symmetric", "order", "damping", "checkpoint_format")
+    }
+    assert (record["device"], record["threads"]) == ("cpu", 1)
     assert (record["calibration"]["samples"], record["calibration"]["length"]) == (4, 32)
     assert len(record["calibration"]["sha256"]) == 64
     assert record["bytes"] == (made / "model.safetensors").stat().st_size

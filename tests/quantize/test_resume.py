@@ -153,7 +153,10 @@ def test_a_stopped_run_says_how_to_go_on(
         assert app.main([*words, *more]) == code
         said[layers, bool(more)] = capsys.readouterr().err.splitlines()
     assert not any("stopped" in line for line in said[0, False])
-    assert said[3, False][-1] == "stopped after 3 of 4 layers: the same command with --resume goes on"
+    assert said[3, False][-1] == (
+        f"stopped after 3 of 4 layers, kept in {tmp_path / '.out.unfinished'}: the same command with "
+        "--resume goes on"
+    )
     assert said[3, True] == []
     monkeypatch.setattr(Streamer, "_layer", plain)
     assert app.main([*words, "--resume"]) == 0

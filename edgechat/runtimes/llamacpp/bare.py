@@ -11,7 +11,8 @@ from edgechat import hardware
 from edgechat.errors import BrokenModelError
 from edgechat.records import LoadSettings
 from edgechat.runtimes.llamacpp import abi, logs
-from edgechat.runtimes.llamacpp.context import FLASH_AUTO, FLASH_ON, GGML_TYPE
+from edgechat.runtimes.llamacpp.attention import AUTO, ON
+from edgechat.runtimes.llamacpp.context import GGML_TYPE
 from models.amx import extra_buffers_work
 
 MOST_TOKENS = 512
@@ -39,7 +40,7 @@ class BareLoop:
         params = llama.llama_context_default_params()
         params.n_ctx = settings.n_ctx
         params.type_k = params.type_v = GGML_TYPE[settings.kv_type]
-        params.flash_attn_type = FLASH_AUTO if settings.kv_type == "f16" else FLASH_ON
+        params.flash_attn_type = AUTO if settings.kv_type == "f16" else ON
         params.n_threads = params.n_threads_batch = settings.n_threads or hardware.physical_cores()
         self.context = llama.llama_init_from_model(self.model, params)
         if not self.context:

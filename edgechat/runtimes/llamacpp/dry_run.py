@@ -98,8 +98,8 @@ class DryRun:
             settings: how it would be loaded.
             layers: how many layers would be on GPUs. What they take there is in proportion.
         """
-        reserved = self._sizes(settings, few_outputs=False)
-        chatting = self._sizes(settings, few_outputs=True)
+        reserved = self._sizes(settings, few_outputs=False, on_gpu=layers > 0)
+        chatting = self._sizes(settings, few_outputs=True, on_gpu=layers > 0)
         if reserved is None or chatting is None:
             return None
         rows = chatting.rows
@@ -119,17 +119,19 @@ class DryRun:
     def _n_vocab(self) -> int:
         return int(self._llama.llama_vocab_n_tokens(self._llama.llama_model_get_vocab(self._model)))
 
-    def _sizes(self, settings: LoadSettings, *, few_outputs: bool) -> "_Sizes | None":
+    def _sizes(self, settings: LoadSettings, *, few_outputs: bool, on_gpu: bool = False) -> "_Sizes | None":
         """The buffers of a context; with few outputs, as while chatting, or with all that it allows for."""
         n_ctx = self.n_ctx(settings)
         if n_ctx <= LONGEST_MADE:
-            return self._made(settings, n_ctx, few_outputs=few_outputs)
-        half = self._made(settings, LONGEST_MADE // 2, few_outputs=few_outputs)
-        whole = half and self._made(settings, LONGEST_MADE, few_outputs=few_outputs)
+            return self._made(settings, n_ctx, few_outputs=few_outputs, on_gpu=on_gpu)
+        half = self._made(settings, LONGEST_MADE // 2, few_outputs=few_outputs, on_gpu=on_gpu)
+        whole = half and self._made(settings, LONGEST_MADE, few_outputs=few_outputs, on_gpu=on_gpu)
         return half and whole and whole.beyond(half, (n_ctx - LONGEST_MADE) / (LONGEST_MADE // 2))
 
-    def _made(self, settings: LoadSettings, n_ctx: int, *, few_outputs: bool) -> "_Sizes | None":
-        params = context_params(settings, n_ctx, self._n_vocab)
+    def _made(
+        self, settings: LoadSettings, n_ctx: int, *, few_outputs: bool, on_gpu: bool
+    ) -> "_Sizes | None":
+        params = context_params(settings, n_ctx, self._model, on_gpu=on_gpu)
         rows = params.n_outputs_max
         if few_outputs:
             params.n_outputs_max = params.n_seq_max

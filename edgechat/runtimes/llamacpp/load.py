@@ -14,6 +14,7 @@ from edgechat.library import estimate
 from edgechat.library.needs import Available
 from edgechat.records import LoadSettings
 from edgechat.runtimes.llamacpp import abi, fit, logs, memory
+from edgechat.runtimes.llamacpp.attention import OFF
 from edgechat.runtimes.llamacpp.context import LOAD_MODE_AUTO, LOAD_MODE_NONE, context_params
 from edgechat.runtimes.llamacpp.devices import Device, gpu_backends, gpus
 from edgechat.runtimes.llamacpp.failures import explain
@@ -50,6 +51,8 @@ class Opened:
     """What the person should know of how it was loaded."""
     settings: LoadSettings
     """What it was loaded with: where memory was short, less than was asked for."""
+    values_turned: bool
+    """The cache holds values by column, as attention without the fused kernel wants them; so do states."""
 
     def close(self) -> None:
         """Give the memory back; the pointers are dead after it."""
@@ -163,7 +166,7 @@ class _Loader:
             text_tokens = self._text_tokens(model)
             offloaded = memory.offloaded_layers(self.log.lines) if layers else 0
             n_ctx = self._n_ctx(self.llama.llama_model_n_ctx_train(model))
-            params = context_params(self.settings, n_ctx, self._n_vocab(model), self.n_threads)
+            params = context_params(self.settings, n_ctx, model, self.n_threads, on_gpu=offloaded > 0)
             context = self.llama.llama_init_from_model(model, params)
             if not context:
                 raise explain(self.log, self.path.name)
@@ -185,6 +188,7 @@ class _Loader:
             text_tokens=text_tokens,
             notes=(*self.notes, *self._notes(model, layers, offloaded, n_ctx)),
             settings=self.settings,
+            values_turned=params.flash_attn_type == OFF,
         )
 
     def _n_ctx(self, n_ctx_train: int) -> int:

@@ -86,7 +86,8 @@ class LlamaCppRuntime:
             settings, opened, n_ctx=self.n_ctx, can=self.can, tokenizer=self.tokenizer, fingerprint=identity
         )
         versions = f"{abi.installed_version()} {llama.llama_version().decode()}"
-        self._key = state.StateKey(identity, f"{versions} kv={settings.kv_type} swa_full unified")
+        layout = f"kv={settings.kv_type}{' turned' if opened.values_turned else ''} swa_full unified"
+        self._key = state.StateKey(identity, f"{versions} {layout}")
 
     def decode(self, batch: Sequence[Chunk]) -> Logits:
         """Append each chunk to its sequence; at most `n_batch` tokens in all, a sequence at most once.

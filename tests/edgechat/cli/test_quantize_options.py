@@ -9,17 +9,29 @@ from edgechat.cli.app import main
 from edgechat.cli.quantize_gguf import importance_of
 from edgechat.cli.quantize_layers import LayerOptions, request_of
 from edgechat.errors import UsageError
+from quantize.errors import BadRequest
+from quantize.layer_request import LayerRequest
 from quantize.plan import target_of
+from quantize.request import Request
 from quantize.type_choice import NO_WISHES
 
 
-def test_runs_take_what_the_planner_of_models_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The person's limit but for a twentieth: for layers and for an importance matrix alike."""
+@pytest.mark.parametrize("to", ["gptq", "gguf"])
+def test_runs_take_what_the_planner_of_models_would(
+    to: str, starter_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The person's limit but for a twentieth."""
+    seen: list[Request | LayerRequest] = []
+
+    def refuse(request: Request | LayerRequest, *_: object) -> None:
+        seen.append(request)
+        raise BadRequest("enough")
+
+    for runs in ("quantize.pipeline.run", "quantize.layers.run"):
+        monkeypatch.setattr(runs, refuse)
     monkeypatch.setenv("EDGECHAT_MEMORY_LIMIT", "1G")
-    layers = request_of("gptq", Path("m"), LayerOptions(), output=None, force=False, threads=1)
-    wanted = importance_of(None, LayerOptions(), target_of("q4_k_m"), NO_WISHES)
-    assert wanted is not None
-    assert layers.free_memory() == wanted.free_memory() == 2**30 - 2**30 // 20
+    assert main(["quantize", str(starter_gguf), "--to", to]) == 2
+    assert seen[0].free_memory() == 2**30 - 2**30 // 20
 
 
 @pytest.mark.parametrize("words", [["quantize", "--to", "gptq"], ["eval", "--against", "starter"]])

@@ -1,6 +1,7 @@
 """Which models are known, and what a name resolves to."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -182,6 +183,15 @@ def test_what_nothing_can_be_made_of_yet(files: list[str], named: str, message: 
         resolve(str(tmp_path / named))
     assert message in str(caught.value)
     assert "quantize" not in message or "`edgechat quantize" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model-00001-of-00002.safetensors"])
+def test_a_file_of_what_is_to_be_quantized(name: str, tmp_path: Path) -> None:
+    """The folder is to be given: whoever quantizes knows that it must be quantized."""
+    (tmp_path / name).write_bytes(b"{}")
+    message = f"{tmp_path / name} is one file of a checkpoint: give the folder, {tmp_path}"
+    with pytest.raises(UnsupportedError, match=f"^{re.escape(message)}$"):
+        resolve_module.resolve_source(str(tmp_path / name))
 
 
 def test_half_a_disk_is_not_looked_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,29 +29,62 @@ def test_which_folders_are_quantized_checkpoints(tmp_path: Path) -> None:
     assert not is_packed(folder)
 
 
-@pytest.mark.oracle
-@pytest.mark.timeout(600)
-def test_a_result_is_packed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line the first time, nothing the next; again where the checkpoint has changed."""
-    from models.verify import verify_gguf
-    from quantize.layers import LayerRequest, run
-    from quantize.recipe import Method, Recipe
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint with random weights."""
     from tests.oracles import hf_models
     from tests.oracles.hf_configs import build
 
-    source = tmp_path / "source"
+    source = tmp_path_factory.mktemp("llama") / "source"
     size = hf_models.save_bpe(source, hf_models.LLAMA3)
     hf_models.save_model(source, build("LlamaConfig", {"vocab_size": size, "intermediate_size": 128}))
+    return source
+
+
+def types_of(path: Path) -> set[str]:
+    """Of the matrices whose groups may have an order."""
+    from models.verify import verify_gguf
+
+    return {tensor.type.name for tensor in verify_gguf(path).tensors if "ffn_up" in tensor.name}
+
+
+@pytest.mark.oracle
+@pytest.mark.timeout(600)
+def test_groups_with_an_order_become_eight_bits(
+    llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """GGUF has no place for it: it runs all the same, and that is said, once."""
+    from quantize.layers import LayerRequest, run
+    from quantize.recipe import Order, Recipe
+
+    recipe = Recipe(order=Order.CLASSIC, group_size=32)
+    request = LayerRequest(llama, recipe, tmp_path / "made", samples=2, evaluated=False, threads=1)
+    folder = run(request).path
+    capsys.readouterr()
+    path = resolve_to_load(str(folder))
+    said = capsys.readouterr().err.splitlines()
+    assert said[1] == "made: no type of GGUF file holds its integers as they are: made of 8 bits"
+    assert types_of(path) == {"Q8_0"}
+    assert resolve_to_load(str(folder)) == path
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.oracle
+@pytest.mark.timeout(600)
+def test_a_result_is_packed_once(llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line the first time, nothing the next; again where the checkpoint has changed."""
+    from quantize.layers import LayerRequest, run
+    from quantize.recipe import Method, Recipe
+
     recipe = Recipe(method=Method.RTN)
-    folder = run(LayerRequest(source, recipe, tmp_path / "made", evaluated=False, threads=1)).path
+    folder = run(LayerRequest(llama, recipe, tmp_path / "made", evaluated=False, threads=1)).path
     capsys.readouterr()
     path = resolve_to_load(str(folder))
     said = capsys.readouterr().err
     assert "packing its integers" in said
     assert len(said.splitlines()) == 1
     assert path.suffix == ".gguf"
-    types = {tensor.type.name for tensor in verify_gguf(path).tensors if "ffn_up" in tensor.name}
-    assert types == {"Q4_0"}
+    assert types_of(path) == {"Q4_0"}
     assert resolve_to_load(str(folder)) == path
     assert capsys.readouterr().err == ""
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 0}) + " ")

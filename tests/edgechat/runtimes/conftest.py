@@ -6,14 +6,22 @@ from pathlib import Path
 import pytest
 
 from edgechat.records import LoadSettings
-from edgechat.runtimes.llamacpp import LlamaCppRuntime
+from edgechat.runtimes.llamacpp import LlamaCppRuntime, attention
+
+
+@pytest.fixture(scope="session", params=[True, False], ids=["products", "fused"])
+def products(request: pytest.FixtureRequest) -> bool:
+    """Whether attention is computed product by product: both, whatever is faster here."""
+    return bool(request.param)
 
 
 @pytest.fixture(scope="session")
-def loaded(starter_gguf: Path) -> Iterator[LlamaCppRuntime]:
+def loaded(starter_gguf: Path, *, products: bool) -> Iterator[LlamaCppRuntime]:
     """The starter model with 512 tokens of context for three sequences."""
     settings = LoadSettings(str(starter_gguf), n_ctx=512, n_batch=256, n_sequences=3, n_threads=2)
-    runtime = LlamaCppRuntime.load(settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "products_are_faster", lambda: products)
+        runtime = LlamaCppRuntime.load(settings)
     yield runtime
     runtime.close()
 

@@ -15,7 +15,7 @@ ROUNDING = 2e-3
 
 
 @pytest.fixture(scope="module")
-def reference(starter_gguf: Path, prose: list[int]) -> Iterator[Logits]:
+def reference(starter_gguf: Path, prose: list[int], *, products: bool) -> Iterator[Logits]:
     """Logits of the first 200 tokens of `prose` by llama_cpp.Llama. # [200, n_vocab]"""
     import llama_cpp
 
@@ -23,9 +23,10 @@ def reference(starter_gguf: Path, prose: list[int]) -> Iterator[Logits]:
         str(starter_gguf),
         n_ctx=512,
         n_batch=256,
+        n_ubatch=128 if products else 256,
         n_threads=2,
         logits_all=True,
-        flash_attn=True,
+        flash_attn=not products,
         verbose=False,
     )
     llama.eval(prose[:200])

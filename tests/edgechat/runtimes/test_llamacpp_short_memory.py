@@ -16,8 +16,9 @@ import psutil
 from edgechat.errors import EdgechatError
 from edgechat.records import LoadSettings
 from edgechat.runtimes.base import Chunk
-from edgechat.runtimes.llamacpp import LlamaCppRuntime, logs
+from edgechat.runtimes.llamacpp import LlamaCppRuntime, attention, logs
 
+attention.products_are_faster = lambda: False  # which need less memory for results
 settings = LoadSettings(sys.argv[1], n_ctx=int(sys.argv[3]), n_threads=1, n_sequences=1)
 logs.capture()
 limit = psutil.Process().memory_info().vms + int(sys.argv[2]) * 2**20

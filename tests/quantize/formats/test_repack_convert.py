@@ -168,7 +168,7 @@ def test_an_order_of_its_own_is_refused_clearly(tmp_path: Path) -> None:
     weights = checkpoint(
         tmp_path / "model", as_gptq(symmetric=True, shuffled=True), {**GPTQ, "desc_act": True}
     )
-    with pytest.raises(UnsupportedModel, match=r"desc_act.*take f16 or q8_0"):
+    with pytest.raises(UnsupportedModel, match=r"desc_act.*give --type f16 or q8_0"):
         converted(tmp_path / "model")
     with pytest.raises(UnsupportedModel, match="desc_act"):
         converted(tmp_path / "model", "q4_0")
