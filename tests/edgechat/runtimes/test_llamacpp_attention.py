@@ -11,7 +11,7 @@ from edgechat.library.estimate import scores_batch
 from edgechat.records import KVType, LoadSettings
 from edgechat.runtimes.base import Chunk, Wanted
 from edgechat.runtimes.llamacpp import LlamaCppRuntime, abi, attention
-from edgechat.runtimes.llamacpp.attention import AUTO, OFF, ON, Attention, attention_for
+from edgechat.runtimes.llamacpp.attention import AUTO, OFF, ON, Attention, attention_for, evenly
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_scores_take_64_mib_at_most(n_ctx: int, n_heads: int, n_tokens: int) -> 
 @pytest.mark.parametrize(
     ("faster", "kv_type", "n_heads", "on_gpu", "found"),
     [
-        (True, "f16", 9, False, Attention(OFF, 128)),
+        (True, "f16", 9, False, Attention(OFF, 96)),
         (False, "f16", 9, False, Attention(AUTO, 512)),
         (True, "f16", 9, True, Attention(AUTO, 512)),
         (True, "f16", 64, False, Attention(AUTO, 512)),
@@ -52,8 +52,16 @@ def test_which_it_is(
     """By measurement where both can be: values in fewer bits need the fused kernel, and long contexts have no
     room for scores."""
     monkeypatch.setattr(attention, "products_are_faster", lambda: faster)
-    settings = LoadSettings("m", kv_type=kv_type)
+    settings = LoadSettings("m", kv_type=kv_type, n_sequences=2)
     assert attention_for(settings, 8192, n_heads, 512, on_gpu=on_gpu) == found
+
+
+@pytest.mark.parametrize(
+    ("n_ubatch", "n_sequences", "found"),
+    [(128, 2, 128), (128, 3, 96), (128, 4, 128), (96, 2, 96), (64, 3, 63), (128, 5, 125), (128, 200, 200)],
+)
+def test_batches_that_sequences_share_evenly(n_ubatch: int, n_sequences: int, found: int) -> None:
+    assert evenly(n_ubatch, n_sequences) == found
 
 
 def test_the_trial_computes_the_same_in_both_ways() -> None:

@@ -23,7 +23,7 @@ def reference(starter_gguf: Path, prose: list[int], *, products: bool) -> Iterat
         str(starter_gguf),
         n_ctx=512,
         n_batch=256,
-        n_ubatch=128 if products else 256,
+        n_ubatch=128 if products else 256,  # four sequences share 128 evenly
         n_threads=2,
         logits_all=True,
         flash_attn=not products,
