@@ -27,7 +27,7 @@ RUNS = 5
 BETTER = 0.9
 """Products are taken if they take less than this of the fused kernel's time, which needs less memory."""
 F32, F16 = 0, 1
-ARENA = 32 * 2**20
+ARENA = 8 * 2**20
 
 
 class Attention(NamedTuple):
@@ -69,7 +69,7 @@ def products_are_faster() -> bool:
     """Whether a token's attention takes less time product by product, here and in this llama.cpp."""
     try:
         trial = _Trial()
-    except UnsupportedError:  # another ggml
+    except UnsupportedError:
         return False
     try:
         fused, products = trial.seconds(trial.fused()), trial.seconds(trial.products())
@@ -86,6 +86,10 @@ class _Trial:
     """One token's attention, in a context of ggml's."""
 
     def __init__(self) -> None:
+        """
+        Raises:
+            UnsupportedError: ggml has no such functions, or no memory for it.
+        """
         pointer, integer, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
         self._free = abi.function("ggml_free", None, pointer)
         self._new = abi.function(
@@ -114,9 +118,12 @@ class _Trial:
         )
         abi.function("ggml_cpu_init", None)()
         self._context = abi.function("ggml_init", pointer, _InitParams)(_InitParams(ARENA, None, False))
+        if not self._context:
+            raise UnsupportedError("ggml has no memory for a trial")
         self._scale = WIDTH**-0.5
 
     def close(self) -> None:
+        """Give the memory back."""
         self._free(self._context)
 
     def fused(self) -> Any:
