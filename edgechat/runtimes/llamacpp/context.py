@@ -24,7 +24,6 @@ def context_params(
         on_gpu: layers of it are on one.
     """
     llama = abi.llama()
-    n_vocab = int(llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model)))
     params = llama.llama_context_default_params()
     # One sequence more than can be used: `evict` copies shared cells through it.
     n_seq_max = settings.n_sequences + 1
@@ -39,7 +38,7 @@ def context_params(
         on_gpu=on_gpu,
     )
     params.n_ubatch = attention.n_ubatch
-    params.n_outputs_max = outputs_max(n_vocab, params.n_batch, n_seq_max)
+    params.n_outputs_max = outputs_max(vocabulary_size(model), params.n_batch, n_seq_max)
     params.n_threads = params.n_threads_batch = n_threads
     params.kv_unified = True  # one pool for all sequences: forks share cells
     params.swa_full = True  # sliding-window layers keep all, so that truncate and evict are exact
@@ -47,3 +46,9 @@ def context_params(
     params.type_k = params.type_v = GGML_TYPE[settings.kv_type]
     params.flash_attn_type = attention.flash
     return params
+
+
+def vocabulary_size(model: int) -> int:
+    """Tokens that a model knows, by llama.cpp's pointer to it."""
+    llama = abi.llama()
+    return int(llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model)))

@@ -26,7 +26,7 @@ from edgechat.library.needs import Needs
 from edgechat.records import LoadSettings
 from edgechat.runtimes.llamacpp import abi, logs
 from edgechat.runtimes.llamacpp.backends import features
-from edgechat.runtimes.llamacpp.context import LOAD_MODE_NONE, context_params
+from edgechat.runtimes.llamacpp.context import LOAD_MODE_NONE, context_params, vocabulary_size
 from edgechat.runtimes.llamacpp.devices import DeviceKind, gpus
 from edgechat.runtimes.llamacpp.failures import explain
 from models.amx import extra_buffers_work
@@ -110,14 +110,10 @@ class DryRun:
                 kv=chatting.kv,
                 compute=chatting.compute,
                 output=chatting.output,
-                scoring=reserved.compute - chatting.compute + rows * self._n_vocab * 4,
+                scoring=reserved.compute - chatting.compute + rows * vocabulary_size(self._model) * 4,
             ),
             layers / self.n_layers,
         )
-
-    @property
-    def _n_vocab(self) -> int:
-        return int(self._llama.llama_vocab_n_tokens(self._llama.llama_model_get_vocab(self._model)))
 
     def _sizes(self, settings: LoadSettings, *, few_outputs: bool, on_gpu: bool = False) -> "_Sizes | None":
         """The buffers of a context; with few outputs, as while chatting, or with all that it allows for."""

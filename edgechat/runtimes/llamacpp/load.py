@@ -15,7 +15,7 @@ from edgechat.library.needs import Available
 from edgechat.records import LoadSettings
 from edgechat.runtimes.llamacpp import abi, fit, logs, memory
 from edgechat.runtimes.llamacpp.attention import OFF
-from edgechat.runtimes.llamacpp.context import LOAD_MODE_AUTO, LOAD_MODE_NONE, context_params
+from edgechat.runtimes.llamacpp.context import LOAD_MODE_AUTO, LOAD_MODE_NONE, context_params, vocabulary_size
 from edgechat.runtimes.llamacpp.devices import Device, gpu_backends, gpus
 from edgechat.runtimes.llamacpp.failures import explain
 from edgechat.runtimes.llamacpp.fingerprint import parts
@@ -202,7 +202,7 @@ class _Loader:
             raise UnsupportedError(f"{name} is an encoder or translation model: edgechat runs decoders only")
         if llama.llama_model_is_diffusion(model):
             raise UnsupportedError(f"{name} is a diffusion model: edgechat runs models that write in order")
-        if self._n_vocab(model) <= 0:
+        if vocabulary_size(model) <= 0:
             raise UnsupportedError(f"{name} has no vocabulary: it can't read or write text")
 
     def _text_tokens(self, model: int) -> tuple[int, ...]:
@@ -274,9 +274,6 @@ class _Loader:
         if logged is None or abs(logged - formula) <= max(64, formula // 200):
             return formula
         return logged
-
-    def _n_vocab(self, model: int) -> int:
-        return int(self.llama.llama_vocab_n_tokens(self.llama.llama_model_get_vocab(model)))
 
 
 def _weights(path: Path) -> int:
