@@ -34,9 +34,7 @@ async def test_the_app_is_drawn_before_the_model_is_loaded(make_app, engine, wai
     engine.loading = [gate := asyncio.Event()]
     app = make_app()
     async with app.run_test() as pilot:
-        await pilot.pause()
-        assert "loading" in screen_text(app)
-        assert "Try one of these" in screen_text(app)
+        await wait_until(lambda: "loading" in screen_text(app) and "Try one of these" in screen_text(app))
         await typed(pilot, "Are you there?")
         await pilot.press("enter")
         assert engine.requests == []

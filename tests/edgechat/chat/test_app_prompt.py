@@ -40,10 +40,9 @@ async def test_letters_typed_while_the_app_is_drawn_stay_in_order(make_app, wait
         await drawn()
 
     monkeypatch.setattr(type(app), "on_ready", between)
-    async with app.run_test() as pilot:
+    async with app.run_test():
         await ready(app, wait_until)
-        await pilot.pause()
-        assert app.chat.prompt.area.text == "abcdef"
+        await wait_until(lambda: app.chat.prompt.area.text == "abcdef")
 
 
 @pytest.mark.parametrize("key", ["ctrl+j", "shift+enter", "alt+enter"])
@@ -69,10 +68,10 @@ async def test_a_long_question_leaves_room_in_a_low_terminal(make_app, wait_unti
     async with app.run_test(size=(40, 12)) as pilot:
         await ready(app, wait_until)
         await pilot.press(*["a", "ctrl+j"] * 20)
-        await pilot.pause()
-        assert app.chat.prompt.area.size.height == 3
+        await wait_until(lambda: app.chat.prompt.area.size.height == 3)
         await wait_until(lambda: "ready" in screen_text(app).split("\n")[-1])
-        assert app.chat.transcript.outer_size.height == 5
+        await wait_until(lambda: app.chat.transcript.outer_size.height == 5)
+        assert app.chat.prompt.area.size.height == 3
         assert app.screen.max_scroll_y == 0
 
 
@@ -80,12 +79,12 @@ async def test_the_prompt_grows_to_eight_lines(make_app, wait_until) -> None:
     app = make_app()
     async with app.run_test(size=(80, 30)) as pilot:
         area = app.chat.prompt.area
-        await pilot.pause()
-        assert area.size.height == 1
+        await wait_until(lambda: area.size.height == 1)
         await pilot.press(*["a", "ctrl+j"] * 3)
-        await pilot.pause()
-        assert area.size.height == 4
+        await wait_until(lambda: area.size.height == 4)
         await pilot.press(*["a", "ctrl+j"] * 20)
+        await wait_until(lambda: area.size.height == 8)
+        await pilot.press(*["a", "ctrl+j"] * 5)
         await pilot.pause()
         assert area.size.height == 8
 

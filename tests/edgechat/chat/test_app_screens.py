@@ -202,20 +202,21 @@ async def test_what_pops_up_covers_nothing_that_is_typed(make_app, wait_until) -
         await typed(pilot, "/nosuch")
         await pilot.press("enter")
         await wait_until(lambda: "There is no command" in screen_text(app))
-        await pilot.pause()
-        prompt = app.chat.prompt.region
-        assert all(toast.region.bottom <= prompt.y for toast in app.screen.query("Toast"))
+
+        def toasts_are_above() -> bool:
+            toasts = app.screen.query("Toast")
+            return bool(toasts) and all(toast.region.bottom <= app.chat.prompt.region.y for toast in toasts)
+
+        await wait_until(toasts_are_above)
         await wait_until(lambda: "› /nosuch" in screen_text(app))
 
 
 @pytest.mark.parametrize("height", [8, 12, 24])
 async def test_the_greeting_is_read_from_its_top(make_app, wait_until, height: int) -> None:
     app = make_app()
-    async with app.run_test(size=(40, height)) as pilot:
+    async with app.run_test(size=(40, height)):
         await ready(app, wait_until)
-        await pilot.pause()
-        lines = [line for line in screen_text(app).split("\n") if line.strip()]
-        assert lines[0].strip() == "edgechat"
+        await wait_until(lambda: screen_text(app).split()[:1] == ["edgechat"])
         assert app.chat.transcript.follows_end
 
 

@@ -17,11 +17,10 @@ async def test_a_question_can_be_asked_and_is_seen(make_app, wait_until, size: t
         await typed(pilot, "hello")
         await wait_until(lambda: "› hello" in screen_text(app))
         await pilot.press(*["ctrl+j", "a"] * 5)
-        await pilot.pause()
+        await wait_until(lambda: app.chat.prompt.area.size.height >= min(2, size[1] - 3))
         screen = Region(0, 0, *size)
-        assert screen.contains_region(app.chat.prompt.region)
-        assert screen.contains_region(app.chat.status_line.region)
-        assert app.chat.prompt.area.size.height >= min(2, size[1] - 3)
+        await wait_until(lambda: screen.contains_region(app.chat.prompt.region))
+        await wait_until(lambda: screen.contains_region(app.chat.status_line.region))
         assert app.chat.transcript.size.height >= 1
         assert app.screen.max_scroll_y == 0
         await pilot.press("enter")

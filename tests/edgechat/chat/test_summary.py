@@ -139,11 +139,7 @@ async def test_the_fold_on_the_screen(make_app, engine, wait_until, width: int) 
         await wait_until(lambda: f"▸ {SUMMARY_TITLE}"[:40] in screen_text(app))
         assert "The end" not in screen_text(app)
         await pilot.click(SummaryFold)
-        await pilot.pause()
-        shown = " ".join(screen_text(app).split())
-        assert "▾" in shown
-        assert "The end" in shown
-        assert "\x1b" not in shown
+        await wait_until(lambda: "▾" in screen_text(app) and "The end" in " ".join(screen_text(app).split()))
+        assert "\x1b" not in screen_text(app)
         await pilot.click(SummaryFold)
-        await pilot.pause()
-        assert "The end" not in screen_text(app)
+        await wait_until(lambda: "▸" in screen_text(app) and "The end" not in screen_text(app))

@@ -246,19 +246,23 @@ def tree(widget: Widget) -> list[Any]:
 
 
 class Page(App[None]):
+    CSS = ".code--head { height: 1; }"
+
     def compose(self) -> ComposeResult:
         with VerticalScroll():
             yield StreamingMarkdown()
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_a_document_in_pieces_becomes_the_same_as_the_whole(seed: int) -> None:
+async def test_a_document_in_pieces_becomes_the_same_as_the_whole(seed: int, wait_until) -> None:
     chance = random.Random(seed)
     app = Page()
-    async with app.run_test(size=(80, 100)) as pilot:
+    async with app.run_test(size=(80, 100)):
         page = app.query_one(StreamingMarkdown)
         await page.show(DOCUMENT)
-        await pilot.pause()
+        await wait_until(
+            lambda: [line for line in screen_text(app).split("\n") if line][-1:] == ["  The end."]
+        )
         whole, drawn = tree(page), screen_text(app)
         await page.show("")
         rest = DOCUMENT
@@ -266,13 +270,11 @@ async def test_a_document_in_pieces_becomes_the_same_as_the_whole(seed: int) -> 
             size = chance.randint(1, 30)
             await page.append_text(rest[:size])
             rest = rest[size:]
-        await pilot.pause()
         assert page.source == DOCUMENT
-        assert screen_text(app) == drawn
+        await wait_until(lambda: screen_text(app) == drawn)
         await page.show(DOCUMENT)
-        await pilot.pause()
+        await wait_until(lambda: screen_text(app) == drawn)
         assert tree(page) == whole
-        assert screen_text(app) == drawn
 
 
 VERSES = """An old silent pond
@@ -285,27 +287,31 @@ Splash! Silence again
 > three
 > four
 """
+VERSES_DRAWN = [
+    "An old silent pond",
+    "A frog jumps into the pond",
+    "Splash! Silence again",
+    "one",
+    "two",
+    "three",
+    "four",
+]
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-async def test_lines_end_where_they_were_ended(size: int) -> None:
+async def test_lines_end_where_they_were_ended(size: int, wait_until) -> None:
     app = Page()
-    async with app.run_test(size=(80, 40)) as pilot:
+
+    def lines() -> list[str]:
+        drawn = [line.strip(" •▌█│▎") for line in screen_text(app).split("\n")]
+        return [line for line in drawn if line]
+
+    async with app.run_test(size=(80, 40)):
         page = app.query_one(StreamingMarkdown)
         for start in range(0, len(VERSES), size):
             await page.append_text(VERSES[start : start + size])
         for _ in range(2):  # as it streamed, then parsed as a whole
-            await pilot.pause()
-            lines = [line.strip(" •▌█│▎") for line in screen_text(app).split("\n")]
-            assert [line for line in lines if line] == [
-                "An old silent pond",
-                "A frog jumps into the pond",
-                "Splash! Silence again",
-                "one",
-                "two",
-                "three",
-                "four",
-            ]
+            await wait_until(lambda: lines() == VERSES_DRAWN)
             await page.show(VERSES)
 
 
