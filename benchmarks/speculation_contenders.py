@@ -36,6 +36,10 @@ class Fixed:
         """A new answer begins."""
         self._rounds = self._tokens = self._drafted = self._accepted = 0
 
+    def looks(self, rows: int = 0) -> bool:
+        """In each step."""
+        return True
+
     def plan(self, drafts: Sequence[Draft], rows: int = 0) -> int:
         """All that there are."""
         return min(len(drafts), self.longest)

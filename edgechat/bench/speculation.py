@@ -29,6 +29,7 @@ async def measure(plan: Plan) -> SpeculationResult:
     """Each kind of text with and without drafts, in turns.
 
     The engine that drafts is started anew for each round: it would quote its own answer of the round before.
+    So is the other one, as a new process is slower than one that has run for a while.
 
     Raises:
         EdgechatError: an engine failed.
@@ -38,15 +39,14 @@ async def measure(plan: Plan) -> SpeculationResult:
     off = msgspec.structs.replace(load, draft="off")
     notes: tuple[str, ...] = ()
     kinds = {kind: _Kind() for kind in texts.KINDS}
-    async with engine(off) as plain:
-        for round_ in range(sizes.text_rounds):
-            async with engine(load) as drafting:
-                notes = tuple(note for note in drafting.notes if note not in plain.notes)
-                for kind, found in kinds.items():
-                    plan.tell(f"speculation, round {round_ + 1} of {sizes.text_rounds}: {kind}")
-                    pair = [(plain, found.off), (drafting, found.on)]
-                    for client, timed in pair if round_ % 2 == 0 else pair[::-1]:
-                        timed.append(await _answer(client, kind, sizes.text_tokens))
+    for round_ in range(sizes.text_rounds):
+        async with engine(off) as plain, engine(load) as drafting:
+            notes = tuple(note for note in drafting.notes if note not in plain.notes)
+            for kind, found in kinds.items():
+                plan.tell(f"speculation, round {round_ + 1} of {sizes.text_rounds}: {kind}")
+                pair = [(plain, found.off), (drafting, found.on)]
+                for client, timed in pair if round_ % 2 == 0 else pair[::-1]:
+                    timed.append(await _answer(client, kind, sizes.text_tokens))
     return SpeculationResult(
         draft=Path(load.draft).name.removesuffix(".gguf") or "ngram",
         tokens=sizes.text_tokens,

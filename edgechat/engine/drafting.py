@@ -37,6 +37,10 @@ class Decides(Protocol):
         """A new answer begins."""
         ...
 
+    def looks(self, rows: int = 0) -> bool:
+        """Whether to look for drafts in the next step."""
+        ...
+
     def plan(self, drafts: Sequence[Draft], rows: int = 0) -> int:
         """How many of `drafts` to verify."""
         ...
@@ -71,6 +75,8 @@ class _Answer:
     catch_up_s: float = 0.0
     n_computed: int = 0
     """Of the step at hand."""
+    looking_s: float = 0.0
+    """What looking for drafts, deciding and learning took since the last step was recorded."""
     rows: int = 0
     drafted: list[Draft] = field(default_factory=list)
 
@@ -117,6 +123,8 @@ class Drafter:
         self._idle: list[Decides] = []
         self._answers: dict[int, _Answer] = {}
         self._clock = clock
+        self._recording_s = 0.0  # in the step that is about to be observed
+        self._observing_s = 0.0  # since a step was recorded
 
     def _controller(self) -> Controller:
         known: Mapping[Source, float] = {Source.MODEL: self.model.step_s} if self.model is not None else {}
@@ -132,18 +140,26 @@ class Drafter:
             most: drafts that there is room for.
             rows: tokens of other answers in the same batch.
         """
+        began = self._clock()
         answer = self._answer(turn)
+        computed = answer.draft_s + answer.catch_up_s
         answer.rows = rows
         answer.drafted = []
         most = min(most, self.longest)
-        if most > 0:
-            drafts = self._quote(answer, answer.words, turn, most) if answer.words is not None else []
-            n = answer.decides.plan(drafts, rows)
-            if not n and self.model is not None:
-                drafts = self._compute(answer, self.model, turn, most)
-                n = answer.decides.plan(drafts, rows) if drafts else 0
-            answer.drafted = drafts[:n]
+        if most > 0 and answer.decides.looks(rows):
+            answer.drafted = self._look(answer, turn, most, rows)
+        computed = answer.draft_s + answer.catch_up_s - computed
+        answer.looking_s += self._clock() - began - computed
         return answer.drafted
+
+    def _look(self, answer: _Answer, turn: Turn, most: int, rows: int) -> list[Draft]:
+        """Drafts that are worth verifying."""
+        drafts = self._quote(answer, answer.words, turn, most) if answer.words is not None else []
+        n = answer.decides.plan(drafts, rows)
+        if not n and self.model is not None:
+            drafts = self._compute(answer, self.model, turn, most)
+            n = answer.decides.plan(drafts, rows) if drafts else 0
+        return drafts[:n]
 
     def _quote(self, answer: _Answer, words: Words, turn: Turn, most: int) -> list[Draft]:
         """Drafts from the conversation's own words."""
@@ -203,6 +219,7 @@ class Drafter:
         answer = self._answers.get(turn.id)
         if answer is None:
             return
+        began = self._clock()
         answer.decides.record(
             Round(
                 drafts=answer.drafted,
@@ -214,15 +231,21 @@ class Drafter:
                 n_computed=answer.n_computed,
                 rows=answer.rows,
                 catch_up_s=answer.catch_up_s,
+                looking_s=answer.looking_s + self._observing_s,
             )
         )
         answer.drafted = []
-        answer.draft_s = answer.catch_up_s = 0.0
+        answer.draft_s = answer.catch_up_s = self._observing_s = 0.0
         answer.n_computed = 0
+        answer.looking_s = self._clock() - began
+        self._recording_s += answer.looking_s
 
     def observe(self, width: int, seconds: float) -> None:
-        """A step of `width` tokens, without a prompt in it, took `seconds`."""
-        self.cost.observe(width, seconds)
+        """A step of `width` tokens, without a prompt in it, took `seconds`, what `record` took included."""
+        began = self._clock()
+        self.cost.observe(width, seconds - self._recording_s)
+        self._recording_s = 0.0
+        self._observing_s += self._clock() - began
 
     def withdrawn(self, turns: Iterable[Turn]) -> None:
         """The drafts that were proposed for these are not verified after all: there is no room for them."""

@@ -224,6 +224,7 @@ def simulate(
     noise: float = 0.03,
     slower: Callable[[int], float] = lambda position: 1.0,
     seed: int = 0,
+    looking: float = 0.0,
 ) -> Simulated:
     """Run a controller on a machine whose plain step takes 50 ms.
 
@@ -241,6 +242,7 @@ def simulate(
         noise: standard deviation of the log of a step's time.
         slower: factor on all times at a position.
         seed: of the noise.
+        looking: plain steps that looking for drafts takes, whatever comes of it.
     """
     rng = random.Random(seed)
     plain_s = 0.05
@@ -252,13 +254,17 @@ def simulate(
         drafts: list[Draft] = []
         draft_s = 0.0
         factor = slower(position)
-        if source is Source.MODEL:
+        looks = controller.looks()
+        looking_s = looking * plain_s if looks else 0.0
+        if not looks:
+            pass
+        elif source is Source.MODEL:
             while controller.wants_more(source, drafts):
                 drafts.append(Draft(position + len(drafts), source, confidence, q))
                 draft_s += d * plain_s * factor
         else:
             drafts = [Draft(position + i, source, confidence, q) for i in range(offers(position))]
-        k = controller.plan(drafts)
+        k = controller.plan(drafts) if looks else 0
         lengths[k] += 1
         accepted = 0
         while accepted < k and stands(position, accepted, k):
@@ -272,11 +278,11 @@ def simulate(
         controller.record(
             Round(
                 drafts[:k], accepted, min(k, accepted + 1), tokens, seconds, draft_s,
-                len(drafts) if draft_s else 0,
+                len(drafts) if draft_s else 0, looking_s=looking_s,
             )
         )  # fmt: skip
         position += len(tokens)
-        took = seconds / plain_s / factor + draft_s / plain_s / factor
+        took = (seconds + draft_s + looking_s) / plain_s / factor
         steps += took
         if position // 250 > (position - len(tokens)) // 250:
             predictions.append(controller.stats().predicted)

@@ -104,16 +104,21 @@ class Calibration:
         """How likely `draft` stands if all before it do; `place` counts from 0."""
         prior = self._shifted(draft)
         found = self._bins.get(_key(draft, place))
-        if found is None:
-            return prior
+        return prior if found is None else self._acceptance(found, prior)
+
+    def _acceptance(self, found: _Bin, prior: float) -> float:
         return (found.stood + self.PRIOR * prior) / (found.weight + self.PRIOR)
 
-    def typical(self, source: Source, place: int) -> float:
-        """How likely a draft of `source` stands that has not been drawn yet."""
-        keys = [key for key in self._bins if key[0] == source and key[1] == bisect_right(_PLACE_BINS, place)]
-        weight = sum(self._bins[key].weight for key in keys)
-        stood = sum(self._bins[key].stood for key in keys)
-        return (stood + self.PRIOR * self.mean(source)) / (weight + self.PRIOR)
+    def typical(self, source: Source, places: range) -> list[float]:
+        """How likely drafts of `source` at these places stand that have not been drawn yet."""
+        prior = self.PRIOR * self.mean(source)
+        weights, stoods = [self.PRIOR] * (len(_PLACE_BINS) + 1), [prior] * (len(_PLACE_BINS) + 1)
+        for (whose, place, _), found in self._bins.items():
+            if whose == source:
+                weights[place] += found.weight
+                stoods[place] += found.stood
+        at = (bisect_right(_PLACE_BINS, place) for place in places)
+        return [stoods[place] / weights[place] for place in at]
 
     def mean(self, source: Source) -> float:
         """How often drafts of `source` stood of late; 0.6 before anything is known."""
@@ -132,17 +137,20 @@ class Calibration:
             stood = float(i < n_accepted)
             place = first + i
             key, source = _key(draft, place), draft.source
+            prior = self._shifted(draft)
+            found = self._bins.get(key)
+            if found is None:
+                found = self._bins[key] = _Bin()
             surprise = self._surprise.get(source, 0.0)
-            surprise += (stood - self.acceptance(draft, place) - surprise) / 8
+            surprise += (stood - self._acceptance(found, prior) - surprise) / 8
             if abs(surprise) > self.SURPRISE:
                 self.soften(source)
                 surprise = 0.0
             self._surprise[source] = surprise
-            found = self._bins.setdefault(key, _Bin())
             keep = 1 - 1 / self.MEMORY
             found.weight = found.weight * keep + 1
             found.stood = found.stood * keep + stood
-            shift = self._shift.get(source, 0.0) + self.RATE * (stood - self._shifted(draft))
+            shift = self._shift.get(source, 0.0) + self.RATE * (stood - prior)
             self._shift[source] = max(-_MOST_SHIFT, min(_MOST_SHIFT, shift))
             self._mean[source] = self.mean(source) + (stood - self.mean(source)) / 16
 

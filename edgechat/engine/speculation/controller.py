@@ -16,9 +16,11 @@ wait until a match has grown, and for a long batch that is cheap (`stopping.best
 
 Three things keep it honest. *Credit*: whatever the estimates say, a round runs only if its worst outcome, no
 draft standing, is covered by what speculation has gained before, 1.3 plain steps, and 1.2% of plain
-decoding's time; so no text whatsoever makes an answer of 100 tokens 3% slower. *Probes*: where the rule says
-no, chosen drafts (n-grams) are compared with the text as it comes, for nothing, and a model's drafts are
-tried after pauses that double. *Measured times*: V and d are corrected by each step.
+decoding's time; so no text whatsoever makes an answer of 100 tokens 3% slower. Looking for drafts and
+deciding take time too, on a small model a part of a step that counts: it is paid for alike, and where credit
+has run out nobody looks until there is some again. *Probes*: where the rule says no, chosen drafts (n-grams)
+are compared with the text as it comes, for nothing, and a model's drafts are tried after pauses that double.
+*Measured times*: V and d are corrected by each step.
 
 All times here are in plain steps of the batch at hand, so the rule holds beside other sequences too: there a
 longer batch makes all of them wait.
@@ -47,6 +49,7 @@ class _Why(StrEnum):
     """Why there was no draft in the last step."""
 
     NOTHING = "nothing to draft: no words repeat here"
+    RESTING = "pausing: looking for drafts took more time than they saved"
     BROKE = "pausing: the last drafts took more time than they saved"
     LATER = "waiting: the draft grows surer with each word that comes as it says"
     DEAR = "drafting would cost more time than it saves"
@@ -63,6 +66,21 @@ class _Declined:
     """How likely each stood, if all before it did; () where there was no credit to look."""
     speed: float
     """Tokens per plain step that they had to beat."""
+    losses: Sequence[float]
+    """What rounds of 1, 2, ... of them would have taken beyond a plain step."""
+
+    @property
+    def why(self) -> _Why:
+        """For want of credit, or as they would not pay."""
+        acceptance, losses = self.acceptance, self.losses
+        if acceptance:
+            broke = _best(self.source, acceptance, losses, self.speed, math.inf) > 0
+        else:
+            broke = break_even(losses)[1] <= 1
+        if broke:
+            return _Why.BROKE
+        standing = list(accumulate(acceptance, mul))
+        return _Why.LATER if best_length(standing, losses, self.speed, math.inf) else _Why.DEAR
 
 
 class _Speed:
@@ -91,6 +109,8 @@ class Controller:
     """Credit that a token brings: what speculation may cost at worst."""
     MOST = 24.0
     """Gains beyond this can't be lost again."""
+    LOOKS = 8
+    """Drafts are looked for again when there is credit to do so that often, and to verify one."""
     OF_LATE = 128
     """Plain steps whose speed is known to be possible,"""
     TOLD = 1024
@@ -116,8 +136,7 @@ class Controller:
         self.longest = longest
         self._draft_s: dict[Source, float] = dict(draft_s or {})
         self._probes = Probes()
-        self._why: _Why | None = None
-        self._declined = _Declined(Source.NGRAM, 0, (), 1.0)
+        self._look = 0.0  # plain steps that looking for drafts takes, of late
         self.start()
 
     def start(self) -> None:
@@ -130,14 +149,34 @@ class Controller:
         self._rounds = self._tokens = self._drafted = self._accepted = 0
         self._offered: Sequence[Draft] = ()
         self._expected = 1.0
-        self._probing = self._probed = False
-        self._why = None
+        self._probing = self._probed = self._looked = False
+        self._resting = False
+        self._why: _Why | _Declined | None = None
 
     def hint(self) -> None:
         """The kind of text has changed (a code block opens, a quote): probe soon."""
         self._probes.soon()
 
     # --- before a step
+
+    def looks(self, rows: int = 0) -> bool:
+        """Whether to look for drafts at all: not without credit to verify a single one.
+
+        Where looking takes less than each token earns, it is always done: what was not verified is learnt
+        from as well.
+
+        Args:
+            rows: tokens of other sequences in the same batch.
+        """
+        if self._look > self.EARN:
+            n_looks = self.LOOKS if self._resting else 1
+            self._resting = self.credit < n_looks * self._look + self.cost.losses(1, rows)[0]
+        else:
+            self._resting = False
+        self._looked = not self._resting
+        if self._resting:
+            self._expected, self._why = 1.0, _Why.RESTING
+        return self._looked
 
     def plan(self, drafts: Sequence[Draft], rows: int = 0) -> int:
         """How many of `drafts` to verify; 0 for a plain step.
@@ -150,19 +189,12 @@ class Controller:
         self._offered, self._expected = drafts, 1.0
         probing, self._probing, self._probed = self._probing, False, False
         if not drafts:
-            if self._why is None:
+            if self._why in (None, _Why.RESTING):
                 self._why = _Why.NOTHING
             return 0
         source = drafts[0].source
-        acceptance: list[float] = []
-        standing = 1.0
-        for place, draft in enumerate(drafts):
-            usual = self.calibration.acceptance(draft, place)
-            acceptance.append(self._leaning.acceptance(draft, usual))
-            standing *= acceptance[-1]
-            if standing < _UNLIKELY:
-                break
-        losses = self._losses(len(acceptance), rows)
+        acceptance = self._acceptance(drafts)
+        losses = self.cost.losses(len(acceptance), rows)
         spent = self._draft_time(source, rows) * len(drafts)
         speed = max(1.0, self._modelled())
         k = _best(source, acceptance, losses, speed, self.credit - spent)
@@ -171,7 +203,7 @@ class Controller:
         elif not k and probing:
             k, self._probed = 1, True
         elif not k:
-            self._decline(_Declined(source, rows, tuple(acceptance), speed), losses)
+            self._why = _Declined(source, rows, tuple(acceptance), speed, losses)
         if k:
             self._why = None
         self._expected = 1 + sum(accumulate(acceptance[:k], mul))
@@ -193,14 +225,16 @@ class Controller:
             return False
         each = self._draft_time(source, rows)
         late = catch_up_s / self._plain_s(rows)
-        losses = [loss + late + each * k for k, loss in enumerate(self._losses(self.longest, rows), start=1)]
+        losses = [
+            loss + late + each * k for k, loss in enumerate(self.cost.losses(self.longest, rows), start=1)
+        ]
         speed = max(1.0, self._modelled())
         typical: list[float] = []
         if losses[n] <= self.credit:
             standing = 1.0
             for place, draft in enumerate(drafts):
                 standing *= self.calibration.acceptance(draft, place)
-            typical = [self.calibration.typical(source, place) for place in range(n, self.longest)]
+            typical = self.calibration.typical(source, range(n, self.longest))
             loss = losses[n - 1] if n else 0.0
             if worth_another(standing, typical, losses[n:], loss, speed):
                 return True
@@ -210,8 +244,24 @@ class Controller:
                 self.calibration.soften(source)
                 return True
         if n == 0:
-            self._decline(_Declined(source, rows, tuple(typical), speed), losses)
+            self._why = _Declined(source, rows, tuple(typical), speed, losses)
         return False
+
+    def _acceptance(self, drafts: Sequence[Draft]) -> list[float]:
+        """How likely each draft stands if all before it do, up to where that is too unlikely to look on."""
+        found: list[float] = []
+        usual: dict[float, float] = {}  # of drafts from words, whose place tells nothing
+        computed = drafts[0].source.computed
+        standing = 1.0
+        for place, draft in enumerate(drafts):
+            known = None if computed else usual.get(draft.confidence)
+            if known is None:
+                known = usual[draft.confidence] = self.calibration.acceptance(draft, place)
+            found.append(self._leaning.acceptance(draft, known))
+            standing *= found[-1]
+            if standing < _UNLIKELY:
+                break
+        return found
 
     # --- after a step
 
@@ -221,9 +271,12 @@ class Controller:
         n_tokens, n_drafts = len(round_.tokens), len(drafts)
         self._learn(round_)
         plain_s = self._plain_s(rows)
-        draft_steps = (round_.draft_s + round_.catch_up_s) / plain_s
-        steps = 1 + draft_steps + (self._losses(n_drafts, rows)[-1] if n_drafts else 0.0)
-        measured = steps if round_.seconds is None else round_.seconds / plain_s + draft_steps
+        looking = round_.looking_s / plain_s
+        if self._looked:
+            self._look += (min(looking, 1.0) - self._look) / 16
+        on_top = (round_.draft_s + round_.catch_up_s) / plain_s + looking
+        steps = 1 + on_top + (self.cost.losses(n_drafts, rows)[-1] if n_drafts else 0.0)
+        measured = steps if round_.seconds is None else round_.seconds / plain_s + on_top
         self.credit = min(self.MOST, self.credit + n_tokens - steps + self.EARN * n_tokens)
         self._modelled.add(n_tokens, steps)
         self._measured.add(n_tokens, measured)
@@ -255,7 +308,7 @@ class Controller:
             self._learn_draft_time(source, round_.draft_s / round_.n_computed)
         if drafts and self._probed:
             source = drafts[0].source
-            loss = self._losses(1, round_.rows)[0] + self._draft_time(source, round_.rows)
+            loss = self.cost.losses(1, round_.rows)[0] + self._draft_time(source, round_.rows)
             self._probes.after(source, round_.n_accepted - loss)
         self._compare(round_)
         self._offered = ()
@@ -280,11 +333,6 @@ class Controller:
 
     # --- times, in plain steps of the batch at hand
 
-    def _losses(self, n: int, rows: int) -> list[float]:
-        """What rounds of 1 .. n drafts take beyond a plain step."""
-        base = self.cost(rows + 1)
-        return [(self.cost(rows + k + 1) - base) / base * (rows + 1) for k in range(1, n + 1)]
-
     def _draft_time(self, source: Source, rows: int) -> float:
         return self._draft_s.get(source, 0.0) / self._plain_s(rows)
 
@@ -294,27 +342,15 @@ class Controller:
 
     # --- why not
 
-    def _decline(self, declined: _Declined, losses: Sequence[float]) -> None:
-        """Remember what was not drafted or not verified: for want of credit, or as it would not pay."""
-        source, acceptance, speed = declined.source, declined.acceptance, declined.speed
-        standing = list(accumulate(acceptance, mul))
-        if not acceptance:
-            broke = break_even(losses)[1] <= 1
-        else:
-            broke = _best(source, acceptance, losses, speed, math.inf) > 0
-        later = not broke and best_length(standing, losses, speed, math.inf) > 0
-        self._why = _Why.BROKE if broke else _Why.LATER if later else _Why.DEAR
-        self._declined = declined
-
     def _reason(self) -> str:
         """Why drafting does not pay now, with the numbers."""
-        if self._why is None:
-            return ""
-        if self._why is not _Why.DEAR:
-            return self._why.value
-        declined, rows = self._declined, self._declined.rows
+        declined = self._why
+        why = declined.why if isinstance(declined, _Declined) else declined
+        if why is not _Why.DEAR or not isinstance(declined, _Declined):
+            return why.value if why else ""
+        rows = declined.rows
         each = self._draft_time(declined.source, rows)
-        losses = [loss + each * k for k, loss in enumerate(self._losses(self.longest, rows), start=1)]
+        losses = [loss + each * k for k, loss in enumerate(self.cost.losses(self.longest, rows), start=1)]
         k, needed = break_even(losses)
         if needed > 1:
             return (

@@ -88,6 +88,10 @@ class StepCost:
     """After so many steps without a plain one, one is due: at first, and when V(1) has proved true."""
     _MOST = 0.7
     """A step in which the machine was elsewhere says little: a surprise counts as twofold at most."""
+    _TOGETHER = 8
+    """So many steps of one width are learnt from at once: an estimate takes as long as a token's sampling."""
+    _SURPRISING = 0.25
+    """Unless their surprises come to so much: then at once."""
 
     def __init__(self, table: CostTable) -> None:
         self.table = table
@@ -102,31 +106,59 @@ class StepCost:
         self._n_seen = 0
         self._seen_at = [0] * (n + 1)  # when each width was last observed
         self._patience = self._PATIENCE[0]
+        self._unlearnt: list[float] = []  # surprises of the last steps,
+        self._unlearnt_at = 0  # which all had this width, less 1
 
     def __call__(self, width: int) -> float:
         """Expected seconds of a batch of `width` tokens (>= 1); beyond the table in proportion."""
         values = self._values
         return values[width - 1] if width <= len(values) else values[-1] * width / len(values)
 
+    def losses(self, n: int, rows: int = 0) -> list[float]:
+        """What batches with 1 .. n drafts take beyond one without, in plain steps of one of its sequences.
+
+        Args:
+            n: most drafts.
+            rows: tokens of other sequences in the same batch.
+        """
+        plain = rows + 1
+        base = self(plain)
+        return [(self(plain + k) - base) / base * plain for k in range(1, n + 1)]
+
     def observe(self, width: int, seconds: float) -> None:
         """Learn from a step that took `seconds`, without prompts in it."""
         if seconds <= 0:
             return
         at = min(width, len(self._values)) - 1
+        if at != self._unlearnt_at:
+            self._learn()
+            self._unlearnt_at = at
         surprise = max(-self._MOST, min(self._MOST, math.log(seconds / self(width))))
-        covariance = self._covariance
-        covariance[np.diag_indices_from(covariance)] += self._drift
-        seen = covariance[0] + covariance[at] if at else covariance[0]  # [n]: with the observed log time
-        variance = (seen[0] + seen[at] if at else seen[0]) + self._NOISE
-        gain = seen / variance
-        self._state = self._state + gain * surprise
-        self._covariance = covariance - np.outer(gain, seen)
-        self._values = self._current()
+        self._unlearnt.append(surprise)
+        together = abs(sum(self._unlearnt)) < self._SURPRISING
+        if not together or len(self._unlearnt) >= min(self._TOGETHER, 1 + self._n_seen // 8):
+            self._learn()
         self._n_seen += 1
         self._seen_at[at + 1] = self._n_seen
         if at == 0:
             low, high = self._PATIENCE
             self._patience = low if abs(surprise) > 0.2 else min(high, 2 * self._patience)
+
+    def _learn(self) -> None:
+        """Correct the estimates by the mean of what was seen, which has so much less noise."""
+        n, at = len(self._unlearnt), self._unlearnt_at
+        if not n:
+            return
+        surprise = sum(self._unlearnt) / n
+        self._unlearnt.clear()
+        covariance = self._covariance
+        covariance.flat[:: len(covariance) + 1] += n * self._drift  # its diagonal
+        seen = covariance[0] + covariance[at] if at else covariance[0]  # [n]: with the observed log time
+        variance = (seen[0] + seen[at] if at else seen[0]) + self._NOISE / n
+        gain = seen / variance
+        self._state = self._state + gain * surprise
+        self._covariance = covariance - gain[:, None] * seen
+        self._values = self._current()
 
     def plain_due(self, width: int = 1) -> bool:
         """Whether a step without drafts, of `width` tokens, should be made to see what it takes by now.
@@ -137,8 +169,8 @@ class StepCost:
         return self._n_seen - seen >= self._patience
 
     def _current(self) -> list[float]:
-        logs = self._log_base + self._state[0]
-        logs[1:] += self._state[1:]
+        logs = self._log_base + self._state
+        logs[1:] += self._state[0]
         values: list[float] = np.exp(logs).tolist()
         return values
 

@@ -31,6 +31,8 @@ class Leaning:
             return usual
         weight = self._drafted.get(draft.token, 0.0) + self._after.get(draft.after, 0.0)
         usual = min(max(usual, _LEAST), 1 - _LEAST)
+        if not weight:
+            return usual
         return 1 / (1 + (1 - usual) / usual * math.exp(-weight))
 
     def learn(self, draft: Draft, usual: float, stood: bool) -> None:

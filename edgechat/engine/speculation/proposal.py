@@ -1,9 +1,9 @@
 """A drafted token."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -43,9 +43,8 @@ class Source(StrEnum):
         return self in (Source.MODEL, Source.HEADS)
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """One proposed token."""
+class Draft(msgspec.Struct, frozen=True):
+    """One proposed token. A dozen are made in each step: these structs are made faster than dataclasses."""
 
     token: int
     source: Source

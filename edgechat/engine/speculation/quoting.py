@@ -11,14 +11,20 @@ from collections.abc import Iterable, Sequence
 from edgechat.engine.speculation.ngram import LONGEST, NGramIndex
 from edgechat.engine.speculation.proposal import Draft, Source
 
+
+def _by_length(*steps: tuple[int, float]) -> tuple[float, ...]:
+    """A value for each length up to LONGEST, of (least length, value) from the longest down."""
+    return tuple(next(often for least, often in steps if n >= least) for n in range(LONGEST + 1))
+
+
 # How often the next token was right in answers of two small models to some forty questions, when at least so
 # many of the last ones were found earlier: where that was the only time,
-_ONCE = (
+_ONCE = _by_length(
     (32, 0.99), (24, 0.975), (16, 0.95), (12, 0.92), (8, 0.88), (6, 0.82), (5, 0.76), (4, 0.72), (3, 0.6),
     (2, 0.5), (0, 0.3),
 )  # fmt: skip
 # where the same came the time before,
-_AGREED = ((32, 0.995), (12, 0.985), (8, 0.97), (5, 0.95), (4, 0.92), (3, 0.8), (2, 0.75), (0, 0.5))
+_AGREED = _by_length((32, 0.995), (12, 0.985), (8, 0.97), (5, 0.95), (4, 0.92), (3, 0.8), (2, 0.75), (0, 0.5))
 # and where something else did: however long the match, here the text varies.
 _DISAGREED = 0.2
 
@@ -32,7 +38,7 @@ def confidence(length: int, agrees: bool | None) -> float:
     """
     if agrees is False:
         return _DISAGREED
-    return next(often for least, often in (_AGREED if agrees else _ONCE) if length >= least)
+    return (_AGREED if agrees else _ONCE)[min(length, LONGEST)]
 
 
 class NGramProposer:

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from edgechat.engine.speculation.proposal import Draft
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(msgspec.Struct, frozen=True):
     """What one step did for one sequence."""
 
     drafts: Sequence[Draft]
@@ -26,6 +27,8 @@ class Round:
     """Seconds in which the draft model first read what had been written without it."""
     rows: int = 0
     """Tokens of other sequences in the same batch."""
+    looking_s: float = 0.0
+    """Seconds of looking for drafts, deciding and learning, which came on top as well."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,10 @@ Unit of time: a plain step, so that plain decoding gives 1 token per unit. `loss
 k drafts takes beyond a plain step: (V(k + 1) - V(1)) / V(1), and for drafts still to be computed, their time.
 """
 
+import math
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 
 STAYS = 0.9
 """How likely a draft from words that was left for the next step is still proposed there: another match, a
@@ -41,7 +44,8 @@ def best_through(acceptance: Sequence[float], losses: Sequence[float], speed: fl
 
         1 + P_1 + ... + P_k - speed * (1 + losses[k - 1]) + STAYS * P_{k+1} * W_{i+k+1},
 
-    P_m being the probability that the next m stand, and that is W_i; found from the end (Bellman 1957).
+    P_m being the probability that the next m stand, and that is W_i; found from the end (Bellman 1957). It is
+    computed with all probabilities as seen from the first draft, which makes each k a multiplication.
 
     Args:
         acceptance: of each draft, if all before it stand.
@@ -53,27 +57,28 @@ def best_through(acceptance: Sequence[float], losses: Sequence[float], speed: fl
         0 where a plain step is best.
     """
     n = len(acceptance)
-    n_bearable = [k for k in range(1, n + 1) if losses[k - 1] <= most]
-    if not n_bearable:
+    standing = [1.0, *accumulate(acceptance, mul)]  # [n + 1]: that the first i stand
+    tokens = [0.0, *accumulate(standing[1:])]  # [n + 1]: expected of the first i
+    dear = [speed * loss if loss <= most else math.inf for loss in losses[:n]]
+    if min(dear, default=math.inf) == math.inf:
         return 0
-    worth = [0.0] * (n + 2)
+    gains = tokens.copy()  # [n + 1]: of rounds that end before the i-th, with what comes after them
+    later = 0.0  # W_{i + 1}
     best = 0
     for i in range(n - 1, -1, -1):
-        best, top = 0, 1 - speed + STAYS * acceptance[i] * worth[i + 1]
-        standing, tokens, seen = 1.0, 1.0, 0
-        for k in n_bearable:
-            if i + k > n:
-                break
-            for a in acceptance[i + seen : i + k]:
-                standing *= a
-                tokens += standing
-            seen = k
-            gain = tokens - speed * (1 + losses[k - 1])
-            if i + k < n:
-                gain += STAYS * standing * acceptance[i + k] * worth[i + k + 1]
-            if gain > top:
-                best, top = k, gain
-        worth[i] = top
+        p = standing[i]
+        if not p:
+            continue
+        rounds = [gain - p * loss for gain, loss in zip(gains[i + 1 :], dear, strict=False)]
+        top = max(rounds)
+        later = STAYS * acceptance[i] * later  # of a plain step, less its time
+        best = 0
+        if (top - tokens[i]) / p > later:
+            best = 1 + rounds.index(top)
+            later = (top - tokens[i]) / p
+        later += 1 - speed
+        if i:
+            gains[i - 1] += STAYS * p * later
     return best
 
 

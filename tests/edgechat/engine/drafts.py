@@ -47,6 +47,10 @@ class Whims:
         """A new answer begins."""
         self.rounds = []
 
+    def looks(self, rows: int = 0) -> bool:
+        """Mostly."""
+        return self._random.random() < 0.9
+
     def plan(self, drafts: Sequence[Draft], rows: int = 0) -> int:
         """Any number."""
         return self._random.randint(0, len(drafts))
@@ -71,6 +75,10 @@ class Whims:
 
 class Always(Whims):
     """Drafts and verifies all that it can get, up to a length."""
+
+    def looks(self, rows: int = 0) -> bool:
+        """In each step."""
+        return True
 
     def plan(self, drafts: Sequence[Draft], rows: int = 0) -> int:
         """All."""

@@ -53,7 +53,7 @@ def test_sources_and_places_are_apart() -> None:
     assert calibration.acceptance(draft(0.6), 0) > 0.85
     assert calibration.acceptance(draft(0.6), 1) < 0.2
     assert calibration.acceptance(draft(0.6, Source.NGRAM), 0) < 0.1
-    assert calibration.typical(Source.MODEL, 0) > 0.85
+    assert calibration.typical(Source.MODEL, range(1))[0] > 0.85
     assert calibration.mean(Source.NGRAM) < 0.05
     assert calibration.mean(Source.HEADS) == 0.6
 
