@@ -20,7 +20,7 @@ class Int8Layers:
     """A scale for each output; what goes in may be rounded, too, but where that costs much."""
 
     magnitudes = False
-    weighs = False
+    weighs = True
 
     def __init__(self, recipe: Recipe, dtype: str) -> None:
         self.scheme = int8_format.Scheme(recipe.scheme.value)

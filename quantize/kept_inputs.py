@@ -21,7 +21,7 @@ from models.decoder import NORM_NAMES
 from models.norm import RMSNorm
 from quantize.methods.int8 import round_tokens
 
-ALLOWED = 0.001
+ALLOWED = 0.0005
 """Of the mean square of what goes by, for all layers together."""
 
 ADDING = {"self_attn.o_proj": 1, "mlp.down_proj": 3}

@@ -91,7 +91,9 @@ def solve_matrices(
     sizes = [_to_size(weight, scale_dtype) for weight in weights]
     grid = GridSettings(8, -1, signed=False, scale_bits=SCALE_BITS[scale_dtype])
     solved = gptq.quantize_matrices(
-        [weight * size for weight, size in zip(weights, sizes, strict=True)], noisy, gptq.GPTQSettings(grid)
+        [weight * size for weight, size in zip(weights, sizes, strict=True)],
+        noisy,
+        gptq.GPTQSettings(grid, own_damping=True),
     )
     found = [_stored(one, size) for one, size in zip(solved, sizes, strict=True)]
     if noise is None:

@@ -171,7 +171,11 @@ def test_the_comparison_rounds_the_others_alone(
     with open_weights(result.path) as weights, torch.no_grad():
         seen = last_states(weights, tokens)
     right, wrong = found.values()
-    assert (seen - right).norm() < 0.1 * (wrong - right).norm()
+    sizes = right.norm(dim=-1)
+    apart, otherwise = (seen - right).norm(dim=-1) / sizes, (wrong - right).norm(dim=-1) / sizes
+    # Of most tokens all is the same; of the others an input fell on the other side of a half.
+    assert apart.median() < 1e-5
+    assert apart.max() < otherwise.min()
 
 
 def test_by_default_little_is_kept(tiny_folder: Path, tmp_path: Path) -> None:
