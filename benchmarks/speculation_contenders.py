@@ -133,8 +133,8 @@ class Stage:
             calibration=self.calibration.setdefault(name, Calibration()),
         )
 
-    def ask(self, name: str, kind: str, n_tokens: int) -> Finished:
-        """One run."""
+    def begin(self, name: str, kind: str, n_tokens: int) -> None:
+        """Have an answer begun, whose steps are the engine's."""
         prompt, sampling = KINDS[kind]
         self.engine.draft_with(self.drafter(name))
         self.events.clear()
@@ -145,14 +145,22 @@ class Stage:
                 ignore_eog=KINDS[kind][1] is OPEN,
             )
         )  # fmt: skip
-        while self.engine.step():
-            pass
+
+    def finished(self) -> Finished:
+        """What became of the answer that was begun."""
         last = self.events[-1]
         if isinstance(last, Refused):
             raise RuntimeError(last.error)
         if not isinstance(last, Finished):
             raise RuntimeError("no answer")
         return last
+
+    def ask(self, name: str, kind: str, n_tokens: int) -> Finished:
+        """One run."""
+        self.begin(name, kind, n_tokens)
+        while self.engine.step():
+            pass
+        return self.finished()
 
     def close(self) -> None:
         """Free the models."""

@@ -106,6 +106,7 @@ def bench(
     n_ctx: int = 512,
     n_batch: int = 64,
     drafting: bool = True,
+    drafting_clock: Callable[[], float] = lambda: 0.0,
     **options: Any,
 ) -> Bench:
     """An engine on the scripted runtime that drafts; `bench.drafts` is the draft model's runtime."""
@@ -122,6 +123,6 @@ def bench(
             ngrams=ngrams,
             model=draft_model,
             decides=decides,
-            clock=lambda: 0.0,
+            clock=drafting_clock,
         )
     return Bench(runtime, drafter=drafter, **options)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from edgechat.engine.process.messages import Evicted
+from edgechat.engine.speculation.cost import StepCost
 from edgechat.records import Capabilities, FinishReason, SamplingSettings
 from edgechat.runtimes.base import Chunk, ContextFull, Logits, Wanted
 from tests.edgechat.engine.drafts import Always, Whims, bench, half_agreeing, restless
@@ -295,3 +296,29 @@ def test_without_a_drafter_nothing_is_said() -> None:
     one = plain()
     one.ask(1, "Hello")
     assert one.finished(1).speculation is None
+
+
+# --- what drafting takes itself
+
+
+def test_looking_deciding_and_learning_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that a look at it sets forward by a second: each of the three takes one. What `record` takes
+    is no part of the step that is observed after it."""
+    seconds = itertools.count(0.0)
+    made: list[Always] = []
+    observed: list[float] = []
+
+    def decides() -> Always:
+        made.append(Always())
+        return made[-1]
+
+    monkeypatch.setattr(StepCost, "observe", lambda self, width, seconds: observed.append(seconds))
+    one = bench(ngrams=True, decides=decides, drafting_clock=lambda: next(seconds))
+    steps = iter(range(10_000))
+    one.engine._loop._clock = lambda: 10.0 * next(steps)
+    one.submit(1, "a b c a b c a b", max_tokens=40)
+    one.run()
+    looking = [round_.looking_s for round_ in made[0].rounds]
+    assert looking == [1.0, *[3.0] * (len(looking) - 1)]
+    assert len(looking) > 5
+    assert {took % 10 for took in observed} == {9.0}

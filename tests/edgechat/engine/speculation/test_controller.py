@@ -2,7 +2,6 @@
 
 import random
 import re
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -13,25 +12,8 @@ from edgechat.engine.speculation.controller import Controller
 from edgechat.engine.speculation.cost import CostTable, StepCost
 from edgechat.engine.speculation.proposal import Draft, Source
 from edgechat.engine.speculation.round import Round
-from tests.oracles.speculation import V_0_5B, V_1_5B, best_fixed, filled, fixed_speedup, simulate
-
-V15, V05 = filled(V_1_5B), filled(V_0_5B)
-
-
-def controller(v: list[float], wrong: float = 1.0) -> Controller:
-    """`wrong`: the table has so much less than the truth for all widths above 1."""
-    seconds = tuple(0.05 * x / (wrong if k > 1 else 1.0) for k, x in enumerate(v) if k)
-    return Controller(StepCost(CostTable(tuple(range(1, len(v))), seconds)), Calibration())
-
-
-def iid(a: float, seed: int) -> Callable[[int, int, int], bool]:
-    """Each draft is right with probability `a`; what would have been is what is."""
-
-    def stands(position: int, place: int, k: int) -> bool:
-        return random.Random(hash((seed, position, place))).random() < a
-
-    return stands
-
+from tests.edgechat.engine.speculation.machines import V05, V15, adversaries, controller, iid
+from tests.oracles.speculation import best_fixed, simulate
 
 # --- stationary texts
 
@@ -185,27 +167,6 @@ def test_a_model_is_tried_again_after_it_was_off() -> None:
 # --- the worst that a text can do
 
 
-def adversaries() -> dict[str, Callable[[int, int, int], bool]]:
-    rng = random.Random(0)
-    runs: dict[int, bool] = {}
-
-    def whims(position: int, place: int, k: int) -> bool:
-        if position // 40 not in runs:
-            runs[position // 40] = rng.random() < 0.5
-        return runs[position // 40]
-
-    return {
-        "never": lambda position, place, k: False,
-        "only where nobody looks": lambda position, place, k: k == 0,
-        "short drafts only": lambda position, place, k: k <= 1,
-        "collapses after a success": lambda position, place, k: position % 50 == 0,
-        "builds trust, then breaks it": lambda position, place, k: position % 300 < 60,
-        "all but what would pay": lambda position, place, k: place + 1 < max(k // 2, 1),
-        "whims": whims,
-        "flips at random": lambda position, place, k: rng.random() < 0.4,
-    }
-
-
 @pytest.mark.parametrize("name", list(adversaries()))
 @pytest.mark.parametrize(("source", "d"), [(Source.NGRAM, 0.0), (Source.MODEL, 0.1), (Source.MODEL, 0.6)])
 @pytest.mark.parametrize("v", [V15, V05], ids=["1.5B", "0.5B"])
@@ -263,63 +224,6 @@ def test_even_while_the_machine_is_busy() -> None:
             slower=lambda position: 3.0 if position // 500 % 2 else 1.0,
         )  # fmt: skip
         assert run.speedup >= 0.97
-
-
-# --- where looking for drafts takes a part of a step that counts
-
-
-@pytest.mark.parametrize("looking", [0.005, 0.05, 0.3])
-@pytest.mark.parametrize("name", list(adversaries()))
-@pytest.mark.parametrize(("source", "d"), [(Source.NGRAM, 0.0), (Source.MODEL, 0.1)])
-def test_looking_is_paid_for_as_well(name: str, source: Source, d: float, looking: float) -> None:
-    run = simulate(
-        controller(V15), V15, adversaries()[name], source=source, d=d, n=1000, confidence=0.95,
-        drawn=source is Source.MODEL, looking=looking,
-    )  # fmt: skip
-    assert run.speedup >= 0.97
-
-
-@pytest.mark.parametrize("looking", [0.05, 0.3])
-@pytest.mark.parametrize("a", [0.0, 0.7, 0.9, 1.0])
-def test_what_looking_takes_is_told(a: float, looking: float) -> None:
-    fixed = [fixed_speedup(V15, [a] * 15, k, 0.0, 1.0) / (1 + looking / V15[k + 1]) for k in range(1, 16)]
-    best = max(1.0, *fixed)
-    run = simulate(controller(V15), V15, iid(a, 0), n=3000, looking=looking)
-    assert run.predicted == pytest.approx(run.speedup, rel=0.1)
-    assert run.speedup >= 0.95 * best
-
-
-def test_looks_again_after_a_pause() -> None:
-    """Nothing repeats for a thousand tokens, and then everything does."""
-    ours = controller(V15)
-    offered: list[int] = []
-
-    def offers(position: int) -> int:
-        offered.append(position)
-        return 15 if position > 1000 else 0
-
-    run = simulate(ours, V15, lambda position, place, k: True, n=2000, offers=offers, looking=0.1)
-    before = [position for position in offered if position <= 1000]
-    assert 50 <= len(before) <= 10 * (Controller.START + 1000 * Controller.EARN) + 1
-    late = (V15[2] - 1 + Controller.LOOKS * 0.1) / Controller.EARN  # tokens in which that is earned
-    tail = best_fixed(V15, [1.0] * 15)[1] / (1 + 0.1 / V15[16])
-    assert run.speedup >= 0.95 * 2000 / (1000 * (1 + Controller.EARN) + late + (1000 - late) / tail)
-    assert ours.stats().reason == ""
-
-
-def test_looking_that_costs_less_than_what_is_earned_never_rests() -> None:
-    ours = controller(V15)
-    offered: list[int] = []
-
-    def offers(position: int) -> int:
-        offered.append(position)
-        return 1
-
-    simulate(ours, V15, lambda position, place, k: False, n=500, offers=offers, looking=0.01)
-    assert offered == list(range(500))
-    busy = controller(V15)
-    simulate(busy, V15, lambda position, place, k: False, n=500, offers=lambda position: 0, looking=0.1)
-    assert busy.stats().reason == "pausing: looking for drafts took more time than they saved"
 
 
 # --- the words

@@ -1,0 +1,62 @@
+"""Where looking for drafts takes a part of a step that counts: it is paid for, and left where it can't be."""
+
+import pytest
+
+from edgechat.engine.speculation.controller import Controller
+from edgechat.engine.speculation.proposal import Source
+from tests.edgechat.engine.speculation.machines import V15, adversaries, controller, iid
+from tests.oracles.speculation import best_fixed, fixed_speedup, simulate
+
+
+@pytest.mark.parametrize("looking", [0.005, 0.05, 0.3])
+@pytest.mark.parametrize("name", list(adversaries()))
+@pytest.mark.parametrize(("source", "d"), [(Source.NGRAM, 0.0), (Source.MODEL, 0.1)])
+def test_looking_is_paid_for_as_well(name: str, source: Source, d: float, looking: float) -> None:
+    run = simulate(
+        controller(V15), V15, adversaries()[name], source=source, d=d, n=1000, confidence=0.95,
+        drawn=source is Source.MODEL, looking=looking,
+    )  # fmt: skip
+    assert run.speedup >= 0.97
+
+
+@pytest.mark.parametrize("looking", [0.05, 0.3])
+@pytest.mark.parametrize("a", [0.0, 0.7, 0.9, 1.0])
+def test_what_looking_takes_is_told(a: float, looking: float) -> None:
+    fixed = [fixed_speedup(V15, [a] * 15, k, 0.0, 1.0) / (1 + looking / V15[k + 1]) for k in range(1, 16)]
+    best = max(1.0, *fixed)
+    run = simulate(controller(V15), V15, iid(a, 0), n=3000, looking=looking)
+    assert run.predicted == pytest.approx(run.speedup, rel=0.1)
+    assert run.speedup >= 0.95 * best
+
+
+def test_looks_again_after_a_pause() -> None:
+    """Nothing repeats for a thousand tokens, and then everything does."""
+    ours = controller(V15)
+    offered: list[int] = []
+
+    def offers(position: int) -> int:
+        offered.append(position)
+        return 15 if position > 1000 else 0
+
+    run = simulate(ours, V15, lambda position, place, k: True, n=2000, offers=offers, looking=0.1)
+    before = [position for position in offered if position <= 1000]
+    assert 50 <= len(before) <= 10 * (Controller.START + 1000 * Controller.EARN) + 1
+    late = (V15[2] - 1 + Controller.LOOKS * 0.1) / Controller.EARN  # tokens in which that is earned
+    tail = best_fixed(V15, [1.0] * 15)[1] / (1 + 0.1 / V15[16])
+    assert run.speedup >= 0.95 * 2000 / (1000 * (1 + Controller.EARN) + late + (1000 - late) / tail)
+    assert ours.stats().reason == ""
+
+
+def test_looking_that_costs_less_than_what_is_earned_never_rests() -> None:
+    ours = controller(V15)
+    offered: list[int] = []
+
+    def offers(position: int) -> int:
+        offered.append(position)
+        return 1
+
+    simulate(ours, V15, lambda position, place, k: False, n=500, offers=offers, looking=0.01)
+    assert offered == list(range(500))
+    busy = controller(V15)
+    simulate(busy, V15, lambda position, place, k: False, n=500, offers=lambda position: 0, looking=0.1)
+    assert busy.stats().reason == "pausing: looking for drafts took more time than they saved"
