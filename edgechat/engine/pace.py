@@ -58,7 +58,7 @@ class Pace:
 
     def _begin(self) -> None:
         """Take no more threads than there are cores; after a long rest, not fewer either."""
-        seen = None if self._spare is None else self._spare.look()
+        seen = None if self._spare is None else self._spare.look(self._decode.most)
         if seen is None:
             return
         cores, seconds = seen

@@ -9,6 +9,10 @@ class Spare:
 
     LEAST_S = 0.1
     """A shorter look says nothing: systems count CPU times in hundredths of a second."""
+    GLANCES = 5
+    """Who asked us, or has just ended, may still be running for a moment: so often it is seen who is,"""
+    BETWEEN_S = 0.001
+    """and so long after each other."""
 
     def __init__(
         self,
@@ -17,6 +21,7 @@ class Spare:
         free_now: Callable[[], int | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         cpu_clock: Callable[[], float] = time.process_time,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Begin to look.
 
@@ -25,19 +30,24 @@ class Spare:
             free_now: cores that nobody else wants at this moment; None where that is unknown.
             clock: seconds.
             cpu_clock: CPU seconds of this process.
+            sleep: waits so many seconds.
         """
         self.idle_clock = idle_clock
         self._free_now = free_now
         self._clock = clock
         self._cpu_clock = cpu_clock
+        self._sleep = sleep
         self.mark()
 
     def mark(self) -> None:
         """Look from now on."""
         self._from = self._clock(), self.idle_clock() + self._cpu_clock()
 
-    def look(self) -> tuple[float, float] | None:
+    def look(self, wanted: int) -> tuple[float, float] | None:
         """What was there for this process since the mark.
+
+        Args:
+            wanted: more cores than these are of no use.
 
         Returns:
             Cores, those that it used itself included, and over how many seconds. None after too short a time.
@@ -49,4 +59,10 @@ class Spare:
         if seconds < self.LEAST_S:
             return None
         cores = (self.idle_clock() + self._cpu_clock() - unused) / seconds
-        return max(cores, self._free_now() or 0), seconds
+        free = self._free_now()
+        for _ in range(self.GLANCES - 1):
+            if free is None or max(cores, free) > wanted - 0.5:
+                break
+            self._sleep(self.BETWEEN_S)
+            free = max(free, self._free_now() or 0)
+        return max(cores, free or 0), seconds
