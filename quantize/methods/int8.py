@@ -88,12 +88,14 @@ def solve_matrices(
         ValueError: weights that are not finite, or shapes that don't fit.
     """
     noisy = hessian if noise is None else hessian + torch.diag(noise.to(hessian.dtype))
+    # Noise damps each column by itself; where there is none, a share of its own diagonal does.
+    own_damping = noise is None
     sizes = [_to_size(weight, scale_dtype) for weight in weights]
     grid = GridSettings(8, -1, signed=False, scale_bits=SCALE_BITS[scale_dtype])
     solved = gptq.quantize_matrices(
         [weight * size for weight, size in zip(weights, sizes, strict=True)],
         noisy,
-        gptq.GPTQSettings(grid, own_damping=True),
+        gptq.GPTQSettings(grid, own_damping=own_damping),
     )
     found = [_stored(one, size) for one, size in zip(solved, sizes, strict=True)]
     if noise is None:
