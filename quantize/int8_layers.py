@@ -20,7 +20,6 @@ class Int8Layers:
     """A scale for each output; what goes in may be rounded, too, but where that costs much."""
 
     magnitudes = False
-    weighs = True
 
     def __init__(self, recipe: Recipe, dtype: str) -> None:
         self.scheme = int8_format.Scheme(recipe.scheme.value)
@@ -28,7 +27,7 @@ class Int8Layers:
         self.solves = recipe.method is Method.GPTQ
         self.smooth = recipe.smooth
         self.sampled = self.scheme is int8_format.Scheme.W8A8
-        self.sequential = not self.sampled
+        self.sequential = self.weighs = not self.sampled
 
     def check(self, shapes: Mapping[str, tuple[int, int]]) -> None:
         """All can be stored but some rows that don't fill words, which is said when they are met."""

@@ -29,7 +29,7 @@ async def measure(plan: Plan) -> SpeculationResult:
     """Each kind of text with and without drafts, in turns.
 
     The engine that drafts is started anew for each round: it would quote its own answer of the round before.
-    So is the other one, as a new process is slower than one that has run for a while.
+    So is the other one, that both are as new.
 
     Raises:
         EdgechatError: an engine failed.
