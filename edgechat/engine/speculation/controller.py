@@ -149,7 +149,7 @@ class Controller:
         self._rounds = self._tokens = self._drafted = self._accepted = 0
         self._offered: Sequence[Draft] = ()
         self._expected = 1.0
-        self._probing = self._probed = self._looked = False
+        self._probing = self._probed = False
         self._resting = False
         self._why: _Why | _Declined | None = None
 
@@ -173,10 +173,9 @@ class Controller:
             self._resting = self.credit < n_looks * self._look + self.cost.losses(1, rows)[0]
         else:
             self._resting = False
-        self._looked = not self._resting
         if self._resting:
             self._expected, self._why = 1.0, _Why.RESTING
-        return self._looked
+        return not self._resting
 
     def plan(self, drafts: Sequence[Draft], rows: int = 0) -> int:
         """How many of `drafts` to verify; 0 for a plain step.
@@ -272,7 +271,7 @@ class Controller:
         self._learn(round_)
         plain_s = self._plain_s(rows)
         looking = round_.looking_s / plain_s
-        if self._looked:
+        if not self._resting:
             self._look += (min(looking, 1.0) - self._look) / 16
         on_top = (round_.draft_s + round_.catch_up_s) / plain_s + looking
         steps = 1 + on_top + (self.cost.losses(n_drafts, rows)[-1] if n_drafts else 0.0)
