@@ -36,9 +36,12 @@ class Fixed:
         """A new answer begins."""
         self._rounds = self._tokens = self._drafted = self._accepted = 0
 
-    def looks(self, rows: int = 0) -> bool:
-        """In each step."""
-        return True
+    def pause(self, rows: int = 0) -> int:
+        """Never."""
+        return 0
+
+    def passed(self, n_steps: int) -> None:
+        """There are none."""
 
     def plan(self, drafts: Sequence[Draft], rows: int = 0) -> int:
         """All that there are."""

@@ -37,8 +37,12 @@ class Decides(Protocol):
         """A new answer begins."""
         ...
 
-    def looks(self, rows: int = 0) -> bool:
-        """Whether to look for drafts in the next step."""
+    def pause(self, rows: int = 0) -> int:
+        """Steps to make before drafts are looked for again; 0: now."""
+        ...
+
+    def passed(self, n_steps: int) -> None:
+        """So many plain steps were made without a look."""
         ...
 
     def plan(self, drafts: Sequence[Draft], rows: int = 0) -> int:
@@ -79,6 +83,16 @@ class _Answer:
     """What looking for drafts, deciding and learning took since the last step was recorded."""
     rows: int = 0
     drafted: list[Draft] = field(default_factory=list)
+    pause: int = 0
+    """Steps of it that are to come."""
+    n_passed: int = 0
+    """Steps of it that were made: what decides is not told of each, for that took as long as a look."""
+
+    def wake(self) -> None:
+        """The pause is over."""
+        if self.n_passed:
+            self.decides.passed(self.n_passed)
+        self.pause = self.n_passed = 0
 
 
 class Drafter:
@@ -141,13 +155,18 @@ class Drafter:
             rows: tokens of other answers in the same batch.
         """
         answer = self._answer(turn)  # indexes what was said: part of reading it, and not counted
+        if answer.pause > 0:
+            return answer.drafted
+        answer.wake()
         began = self._clock()
         computed = answer.draft_s + answer.catch_up_s
         answer.rows = rows
         answer.drafted = []
         most = min(most, self.longest)
-        if most > 0 and answer.decides.looks(rows):
-            answer.drafted = self._look(answer, turn, most, rows)
+        if most > 0:
+            answer.pause = answer.decides.pause(rows)
+            if not answer.pause:
+                answer.drafted = self._look(answer, turn, most, rows)
         computed = answer.draft_s + answer.catch_up_s - computed
         answer.looking_s += self._clock() - began - computed
         return answer.drafted
@@ -219,6 +238,10 @@ class Drafter:
         answer = self._answers.get(turn.id)
         if answer is None:
             return
+        if answer.pause:
+            answer.pause -= 1
+            answer.n_passed += len(verdict.tokens)
+            return
         began = self._clock()
         answer.decides.record(
             Round(
@@ -242,9 +265,11 @@ class Drafter:
 
     def observe(self, width: int, seconds: float) -> None:
         """A step of `width` tokens, without a prompt in it, took `seconds`, what `record` took included."""
+        recording_s, self._recording_s = self._recording_s, 0.0
+        if all(answer.pause for answer in self._answers.values()):
+            return
         began = self._clock()
-        self.cost.observe(width, seconds - self._recording_s)
-        self._recording_s = 0.0
+        self.cost.observe(width, seconds - recording_s)
         self._observing_s += self._clock() - began
 
     def withdrawn(self, turns: Iterable[Turn]) -> None:
@@ -274,6 +299,7 @@ class Drafter:
         if answer is None:
             return None
         self.unsaved = self._keep is not None
+        answer.wake()
         if answer.words is not None and self._library is not None:
             answer.words.extend(turn.answer[answer.n_indexed :])
             self._library.close(answer.words)

@@ -254,17 +254,20 @@ def simulate(
         drafts: list[Draft] = []
         draft_s = 0.0
         factor = slower(position)
-        looks = controller.looks()
-        looking_s = looking * plain_s if looks else 0.0
-        if not looks:
-            pass
-        elif source is Source.MODEL:
+        if n_steps := controller.pause():
+            controller.passed(n_steps)
+            lengths[0] += n_steps
+            position += n_steps
+            steps += n_steps
+            continue
+        looking_s = looking * plain_s
+        if source is Source.MODEL:
             while controller.wants_more(source, drafts):
                 drafts.append(Draft(position + len(drafts), source, confidence, q))
                 draft_s += d * plain_s * factor
         else:
             drafts = [Draft(position + i, source, confidence, q) for i in range(offers(position))]
-        k = controller.plan(drafts) if looks else 0
+        k = controller.plan(drafts)
         lengths[k] += 1
         accepted = 0
         while accepted < k and stands(position, accepted, k):

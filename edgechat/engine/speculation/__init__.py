@@ -7,5 +7,6 @@ cost.py         V(k): measured seconds of a batch of k tokens
 calibration.py  how often drafts stand, by proposer, place and confidence
 leaning.py      which words' drafts fall in this answer
 stopping.py     the optimal stopping rule, as arithmetic
+ledger.py       what drafting may cost an answer, and how fast it has been
 controller.py   how many to draft, or none
 """

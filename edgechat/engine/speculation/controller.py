@@ -16,11 +16,11 @@ wait until a match has grown, and for a long batch that is cheap (`stopping.best
 
 Three things keep it honest. *Credit*: whatever the estimates say, a round runs only if its worst outcome, no
 draft standing, is covered by what speculation has gained before and what the answer may lose (`allowance`):
-never more than 3% from its 40th token on. A shorter one may lose a plain step; the next ones then have so
-much less. Looking for drafts and deciding take time too, on a small model a part of a step that counts: it is
-paid for alike, and where credit has run out nobody looks until there is some again. *Probes*: where the rule
-says no, chosen drafts (n-grams) are compared with the text as it comes, for nothing, and a model's drafts are
-tried after pauses that double. *Measured times*: V and d are corrected by each step.
+never more than 3% from its 40th token on. Looking for drafts and deciding take time too, on a small model a
+part of a step that counts: it is paid for alike, and where credit has run out nobody looks until there is
+some again. While a second miss is not covered either, drafts from words must first have come true unverified.
+*Probes*: where the rule says no, chosen drafts (n-grams) are compared with the text as it comes, for nothing,
+and a model's drafts are tried after pauses that double. *Measured times*: V and d are corrected by each step.
 
 All times here are in plain steps of the batch at hand, so the rule holds beside other sequences too: there a
 longer batch makes all of them wait.
@@ -36,6 +36,7 @@ from operator import mul
 from edgechat.engine.speculation.calibration import Calibration
 from edgechat.engine.speculation.cost import StepCost
 from edgechat.engine.speculation.leaning import Leaning
+from edgechat.engine.speculation.ledger import Speed, allowance
 from edgechat.engine.speculation.probing import Probes
 from edgechat.engine.speculation.proposal import Draft, Source
 from edgechat.engine.speculation.round import Round, SpeculationStats
@@ -52,6 +53,7 @@ class _Why(StrEnum):
     RESTING = "pausing: looking for drafts took more time than they saved"
     BROKE = "pausing: the last drafts took more time than they saved"
     LATER = "waiting: the draft grows surer with each word that comes as it says"
+    UNPROVEN = "waiting: the last words did not come as drafted"
     DEAR = "drafting would cost more time than it saves"
 
 
@@ -83,43 +85,19 @@ class _Declined:
         return _Why.LATER if best_length(standing, losses, self.speed, math.inf) else _Why.DEAR
 
 
-def allowance(n_tokens: int) -> float:
-    """Plain steps that drafting may cost an answer of so many tokens, at worst.
-
-    Something at once, as text that repeats does so from its first word; 3% of 40 tokens; and less from there.
-    """
-    early = min(n_tokens, 40)
-    return 0.9 + 0.0075 * early + 0.012 * (n_tokens - early)
-
-
-class _Speed:
-    """Tokens per plain step, of the last so many of these."""
-
-    def __init__(self, memory: int) -> None:
-        self._keep = 1 - 1 / memory
-        self._tokens = 0.0
-        self._steps = 0.0
-
-    def add(self, tokens: float, steps: float) -> None:
-        keep = self._keep**steps
-        self._tokens = self._tokens * keep + tokens
-        self._steps = self._steps * keep + steps
-
-    def __call__(self) -> float:
-        return self._tokens / self._steps if self._steps else 1.0
-
-
 class Controller:
     """Decides for one sequence. `StepCost` and `Calibration` are shared with the others."""
 
-    SLOWER = 0.03
-    """Part of plain decoding's time that speculation may cost."""
     LIGHT = 0.012
     """A look for drafts that takes so few plain steps is always taken: unverified drafts teach as well."""
     MOST = 24.0
     """Gains beyond this can't be lost again."""
     LOOKS = 8
     """Drafts are looked for again when there is credit to do so that often, and to verify one."""
+    LONGEST_PAUSE = 32
+    """Steps."""
+    PROVEN = 2
+    """Where credit covers no second miss, as many drafts must have come true before any is verified."""
     OF_LATE = 128
     """Plain steps whose speed is known to be possible,"""
     TOLD = 1024
@@ -146,24 +124,21 @@ class Controller:
         self._draft_s: dict[Source, float] = dict(draft_s or {})
         self._probes = Probes()
         self._look = 0.0  # plain steps that looking for drafts takes, of late
-        self._owed = 0.0  # plain steps that short answers lost beyond their part
-        self._tokens, self._lost = 0, 0.0  # of this answer, and plain steps that it has lost
         self.start()
 
     def start(self) -> None:
         """A new answer begins. What was learnt stays, less firmly; gains can't be lost on another text."""
-        self._owed = max(0.0, self._owed + self._lost - self.SLOWER * self._tokens)
-        self.credit = max(0.0, allowance(0) - self._owed)
-        self._lost = 0.0
+        self.credit = allowance(0)
         self.calibration.begin()
         self._leaning = Leaning()
-        self._modelled = _Speed(self.OF_LATE)
-        self._measured, self._predicted = _Speed(self.TOLD), _Speed(self.TOLD)
+        self._modelled = Speed(self.OF_LATE)
+        self._measured, self._predicted = Speed(self.TOLD), Speed(self.TOLD)
         self._rounds = self._tokens = self._drafted = self._accepted = 0
         self._offered: Sequence[Draft] = ()
         self._expected = 1.0
         self._probing = self._probed = False
         self._resting = False
+        self._came_true = 0  # drafts from words on end, verified or not
         self._why: _Why | _Declined | None = None
 
     def hint(self) -> None:
@@ -172,20 +147,40 @@ class Controller:
 
     # --- before a step
 
-    def looks(self, rows: int = 0) -> bool:
-        """Whether to look for drafts at all: not without credit to verify a single one.
+    def pause(self, rows: int = 0) -> int:
+        """Steps to make before drafts are looked for again; 0: now.
+
+        There is a pause where credit doesn't cover a look and verifying a single draft. Who makes these steps
+        says so by `passed`, or records them one by one.
 
         Args:
             rows: tokens of other sequences in the same batch.
         """
+        missing = 0.0
         if self._look > self.LIGHT:
             n_looks = self.LOOKS if self._resting else 1
-            self._resting = self.credit < n_looks * self._look + self.cost.losses(1, rows)[0]
-        else:
-            self._resting = False
-        if self._resting:
-            self._expected, self._why = 1.0, _Why.RESTING
-        return not self._resting
+            missing = n_looks * self._look + self.cost.losses(1, rows)[0] - self.credit
+        self._resting = missing > 0
+        if not self._resting:
+            return 0
+        self._expected, self._why = 1.0, _Why.RESTING
+        n_steps = 1
+        while n_steps < self.LONGEST_PAUSE and self._earned(n_steps) < missing:
+            n_steps *= 2
+        return n_steps
+
+    def passed(self, n_steps: int) -> None:
+        """So many plain steps were made without a look for drafts, a token each."""
+        self.credit = min(self.MOST, self.credit + self._earned(n_steps))
+        self._probes.pass_by(n_steps)
+        for speed in (self._modelled, self._measured, self._predicted):
+            speed.add(n_steps, n_steps)
+        self._rounds += n_steps
+        self._tokens += n_steps
+
+    def _earned(self, n_tokens: int) -> float:
+        """Credit that so many more tokens bring."""
+        return allowance(self._tokens + n_tokens) - allowance(self._tokens)
 
     def plan(self, drafts: Sequence[Draft], rows: int = 0) -> int:
         """How many of `drafts` to verify; 0 for a plain step.
@@ -209,6 +204,8 @@ class Controller:
         k = _best(source, acceptance, losses, speed, self.credit - spent)
         if self.cost.plain_due(rows + 1):
             k = 0
+        elif k and not source.computed and self._came_true < self.PROVEN and self.credit < 2 * losses[0]:
+            k, self._why = 0, _Why.UNPROVEN
         elif not k and probing:
             k, self._probed = 1, True
         elif not k:
@@ -286,9 +283,7 @@ class Controller:
         on_top = (round_.draft_s + round_.catch_up_s) / plain_s + looking
         steps = 1 + on_top + (self.cost.losses(n_drafts, rows)[-1] if n_drafts else 0.0)
         measured = steps if round_.seconds is None else round_.seconds / plain_s + on_top
-        self._lost += steps - n_tokens
-        earned = allowance(self._tokens + n_tokens) - allowance(self._tokens)
-        self.credit = min(self.MOST, self.credit + n_tokens - steps + earned)
+        self.credit = min(self.MOST, self.credit + n_tokens - steps + self._earned(n_tokens))
         self._modelled.add(n_tokens, steps)
         self._measured.add(n_tokens, measured)
         self._predicted.add(self._expected, steps)
@@ -334,6 +329,8 @@ class Controller:
         if n_stood == n < min(len(self._offered), len(round_.tokens)) and self._offered[n].drawn_from is None:
             drafts, n_judged = self._offered, n + 1
             n_stood += self._offered[n].token == round_.tokens[n]
+        if drafts and not drafts[0].source.computed:
+            self._came_true = self._came_true + n_stood if n_stood == n_judged else 0
         for place, draft in enumerate(drafts[:n_judged]):
             self._leaning.learn(draft, self.calibration.acceptance(draft, place), place < n_stood)
         self.calibration.learn(drafts, n_stood, n_judged)

@@ -72,12 +72,15 @@ class NGramProposer:
 
     def extend(self, tokens: Iterable[int]) -> None:
         """The text goes on."""
-        for token in tokens:
-            if self._left > 0:
-                self._align(token)
+        tokens = list(tokens)
+        aligned = tokens[: max(0, self._left)]
+        for token in aligned:
+            self._align(token)
             self.own.append(token)
             self._quoted += 1
-            self._left -= 1
+        self.own.extend(tokens[len(aligned) :])
+        self._quoted += len(tokens) - len(aligned)
+        self._left -= len(tokens)
 
     def _align(self, token: int) -> None:
         """Compare what comes with what is believed to be quoted; shift the belief where it fits near by."""

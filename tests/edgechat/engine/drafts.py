@@ -47,9 +47,13 @@ class Whims:
         """A new answer begins."""
         self.rounds = []
 
-    def looks(self, rows: int = 0) -> bool:
-        """Mostly."""
-        return self._random.random() < 0.9
+    def pause(self, rows: int = 0) -> int:
+        """Seldom."""
+        return self._random.randint(1, 3) if self._random.random() < 0.1 else 0
+
+    def passed(self, n_steps: int) -> None:
+        """Remember them as well."""
+        self.rounds += [Round([], 0, 0, [-1], None)] * n_steps
 
     def plan(self, drafts: Sequence[Draft], rows: int = 0) -> int:
         """Any number."""
@@ -76,9 +80,9 @@ class Whims:
 class Always(Whims):
     """Drafts and verifies all that it can get, up to a length."""
 
-    def looks(self, rows: int = 0) -> bool:
-        """In each step."""
-        return True
+    def pause(self, rows: int = 0) -> int:
+        """Never."""
+        return 0
 
     def plan(self, drafts: Sequence[Draft], rows: int = 0) -> int:
         """All."""

@@ -2,8 +2,10 @@
 
 import pytest
 
-from edgechat.engine.speculation.controller import Controller, allowance
-from edgechat.engine.speculation.proposal import Source
+from edgechat.engine.speculation.controller import Controller
+from edgechat.engine.speculation.ledger import allowance
+from edgechat.engine.speculation.proposal import Draft, Source
+from edgechat.engine.speculation.round import Round
 from tests.edgechat.engine.speculation.machines import V15, adversaries, controller, iid
 from tests.oracles.speculation import best_fixed, fixed_speedup, simulate
 
@@ -61,3 +63,66 @@ def test_a_light_look_is_always_taken() -> None:
     busy = controller(V15)
     simulate(busy, V15, lambda position, place, k: False, n=500, offers=lambda position: 0, looking=0.1)
     assert busy.stats().reason == "pausing: looking for drafts took more time than they saved"
+
+
+def test_steps_of_a_pause_count_as_if_each_was_recorded() -> None:
+    told, recorded = controller(V15), controller(V15)
+    for ours in (told, recorded):
+        ours.pause()
+        ours.record(Round([], 0, 0, [0], V15[1] * 0.05, looking_s=0.02))
+    told.passed(60)
+    for token in range(60):
+        recorded.record(Round([], 0, 0, [token], V15[1] * 0.05))
+    assert told.credit == pytest.approx(recorded.credit)
+    before, after = recorded.stats(), told.stats()
+    assert (after.rounds, after.tokens) == (before.rounds, before.tokens) == (61, 61)
+    # The oldest count a little less where they are told one by one.
+    assert after.speedup == pytest.approx(before.speedup, rel=1e-3)
+    assert after.predicted == pytest.approx(before.predicted, rel=1e-3)
+
+
+def test_a_pause_is_over_when_there_is_credit_again() -> None:
+    ours = controller(V15)
+    for token in range(40):  # each look takes a third of a step
+        if ours.pause():
+            break
+        ours.plan([])
+        ours.record(Round([], 0, 0, [token], V15[1] * 0.05, looking_s=0.05 / 3))
+    looking = ours._look
+    steps = 0
+    while n_steps := ours.pause():
+        assert n_steps <= Controller.LONGEST_PAUSE
+        ours.passed(n_steps)
+        steps += n_steps
+    assert ours.credit >= Controller.LOOKS * looking + V15[2] - 1
+    assert ours.credit < Controller.LOOKS * looking + V15[2] - 1 + 0.012 * Controller.LONGEST_PAUSE
+
+
+DEAR = [v if k < 2 else v + 0.42 for k, v in enumerate(V15)]
+"""Two tokens take 1.8 steps: what an answer may lose covers one miss, and not two."""
+
+
+def test_with_little_credit_drafts_come_true_before_any_is_verified() -> None:
+    ours = controller(DEAR)
+    drafts = [Draft(7, Source.NGRAM, 0.99) for _ in range(15)]
+    for _ in range(2):
+        assert ours.plan(drafts) == 0
+        assert ours.stats().reason == "waiting: the last words did not come as drafted"
+        ours.record(Round([], 0, 0, [7], DEAR[1] * 0.05))
+    n = ours.plan(drafts)
+    assert n > 0
+    ours.record(Round(drafts[:n], n, n, [7] * (n + 1), DEAR[n + 1] * 0.05))
+    assert ours.plan(drafts) > 0
+
+    wrong = controller(DEAR)
+    for _ in range(5):
+        assert wrong.plan(drafts) == 0
+        wrong.record(Round([], 0, 0, [8], DEAR[1] * 0.05))
+
+
+def test_where_two_misses_are_covered_the_first_draft_is_verified() -> None:
+    assert controller(V15).plan([Draft(7, Source.NGRAM, 0.99) for _ in range(15)]) > 0
+
+
+def test_computed_drafts_are_not_computed_in_vain() -> None:
+    assert controller(DEAR).plan([Draft(7, Source.MODEL, 0.99) for _ in range(3)]) > 0

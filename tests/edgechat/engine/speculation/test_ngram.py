@@ -292,3 +292,23 @@ def test_bad_sizes_are_refused() -> None:
     for orders, capacity in (((), 64), ((0,), 64), ((8,), 16)):
         with pytest.raises(ValueError, match="no index"):
             NGramIndex(orders, capacity)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 3) | st.just(BORDER), max_size=70), max_size=8),
+    st.sampled_from([64, 65_536]),
+)
+def test_a_long_text_at_once_is_as_one_token_after_the_other(texts: list[list[int]], capacity: int) -> None:
+    at_once, one_by_one = NGramIndex(capacity=capacity), NGramIndex(capacity=capacity)
+    for number, text in enumerate(texts):
+        words = [token for token in text if token != BORDER] if number % 2 else text
+        at_once.extend(words)
+        for token in words:
+            one_by_one.append(token)
+        assert state(at_once) == state(one_by_one)
+
+
+def state(index: NGramIndex) -> tuple[object, ...]:
+    """All that an index knows."""
+    chains = [(chain.last, chain.previous) for chain in index._chains]
+    return len(index), index._start, index._tokens, index._run, index._context, chains
