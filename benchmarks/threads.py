@@ -77,8 +77,8 @@ async def rate(client: EngineClient, seconds: float) -> float:
             case Finished():
                 break
     timer.cancel()
-    took = loop.time() - began
-    return max(1, n_tokens - first_n) / (min(took, 2 * seconds) if not first_n else min(took, seconds))
+    at_most = seconds if first_n else 2 * seconds  # the step that is being cancelled comes on top
+    return max(1, n_tokens - first_n) / min(at_most, loop.time() - began)
 
 
 async def measure(load: LoadSettings, options: argparse.Namespace) -> dict[int, dict[str, list[float]]]:

@@ -16,11 +16,12 @@ wait until a match has grown, and for a long batch that is cheap (`stopping.best
 
 Three things keep it honest. *Credit*: whatever the estimates say, a round runs only if its worst outcome, no
 draft standing, is covered by what speculation has gained before and what the answer may lose (`allowance`):
-never more than 3% from its 40th token on. Looking for drafts and deciding take time too, on a small model a
-part of a step that counts: it is paid for alike, and where credit has run out nobody looks until there is
-some again. While a second miss is not covered either, drafts from words must first have come true unverified.
-*Probes*: where the rule says no, chosen drafts (n-grams) are compared with the text as it comes, for nothing,
-and a model's drafts are tried after pauses that double. *Measured times*: V and d are corrected by each step.
+at most 3% from its 40th token on, as far as V is known; what a width's first batch takes beyond its place in
+the table comes on top. Looking for drafts and deciding take time too, on a small model a part of a step that
+counts: it is paid for alike, and where credit has run out nobody looks until there is some again. While a
+second miss is not covered either, drafts from words must first have come true unverified. *Probes*: where the
+rule says no, chosen drafts (n-grams) are compared with the text as it comes, for nothing, and a model's
+drafts are tried after pauses that double. *Measured times*: V and d are corrected by each step.
 
 All times here are in plain steps of the batch at hand, so the rule holds beside other sequences too: there a
 longer batch makes all of them wait.
